@@ -1,4 +1,4 @@
-//! `acme` of a listener's `tls`: certificates, each ordered from a certificate authority (RFC 8555).
+//! `acme` of a listener's `tls`: certificates ordered from a certificate authority (RFC 8555).
 
 mod dns;
 mod on_demand;
@@ -46,7 +46,8 @@ table! {
         challenges: Vec<AcmeChallenge> =
             list_or(Each::Word(AcmeChallenge::WORDS), &["http-01", "tls-alpn-01"])
                 .default("`[\"http-01\", \"tls-alpn-01\"]`, the first only with a listener for it")
-                // Said, each must have a listener that meets it; unsaid, those count that have one.
+                // If given, each challenge must have a listener that can answer it; if not, those count that
+                // have one.
                 .brief()
                 .also(&["challenge"]);
         /// The account with the authority that this one belongs to (RFC 8555 section 7.3.4), for authorities
@@ -96,8 +97,8 @@ static CONTACT: Shape = Shape::new("a mail address", "mailto:ops@shop.example", 
 static KEY_ID: Shape = Shape::new("the name of a key", "kid-1", key_id);
 static EXTERNAL_KEY: Shape = Shape::new("a key in base64url", "c2l4dGVlbiBvY3RldHMuLi4", external_key);
 
-/// One of the `acme` of `listener`. `answers_plainly` says whether some listener can answer `http-01`,
-/// `before` holds what is ordered before it, each with its listener.
+/// Checks one `acme` of `listener`. `answers_plainly` says whether some listener can answer `http-01`;
+/// `before` holds the orders before it, each with its listener.
 pub(crate) fn check(
     listener: &str,
     own: &Acme,
@@ -134,7 +135,7 @@ pub(crate) fn check(
     }
 }
 
-/// What `dns-01` needs, and what needs `dns-01`.
+/// Checks the settings that `dns-01` needs, and those that need `dns-01`.
 fn proved_by_dns(own: &Acme, fields: &Fields, findings: &mut Findings<'_>) {
     let is_used = own.challenges.contains(&AcmeChallenge::Dns01);
     let ways = ["dns_update", "dns_program"].map(|name| fields.get(name));
@@ -189,25 +190,25 @@ fn is_same_certificate(one: &Acme, other: &Acme) -> bool {
         && sorted(&one.domains) == sorted(&other.domains)
 }
 
-/// Whether everything else is the same, too.
+/// Whether all other settings are equal, too.
 fn is_ordered_alike(one: &Acme, other: &Acme) -> bool {
     *one == Acme { domains: one.domains.clone(), ..other.clone() }
 }
 
 impl Acme {
-    /// The same for one name that was asked for: one certificate, kept as any other.
+    /// The same settings for one requested name: one certificate, stored like any other.
     pub fn of_name(&self, name: &str) -> Acme {
         Acme { domains: vec![name.to_owned()], on_demand: None, ..self.clone() }
     }
 
-    /// By what the authority knows the key of the account that ours belongs to; `None` where it has none.
+    /// The authority's identifier for the key of the external account; `None` without such an account.
     pub fn external_key_id(&self) -> Option<&str> {
         self.external_account.as_ref().map(|account| account.key_id.as_str())
     }
 }
 
 impl ExternalAccount {
-    /// The key's bytes. Empty for one that is no base64, which reading refuses.
+    /// The key's bytes. Empty if it is not base64, which reading refuses.
     pub fn key_bytes(&self) -> Vec<u8> {
         decode_base64(self.key.as_bytes(), Alphabet::Url).unwrap_or_default()
     }
@@ -224,9 +225,9 @@ fn key_id(text: &str) -> Result<String, Refused> {
     Ok(text.to_owned())
 }
 
-/// Says nothing of what stands there: it may be most of the key.
+/// The messages never contain the text: it may be most of the key.
 fn external_key(text: &str) -> Result<String, Refused> {
-    // Some authorities show it in the usual alphabet, and RFC 8555 has the other.
+    // Some authorities show the key in the standard alphabet, but RFC 8555 uses the URL one.
     let url = text.trim().replace('+', "-").replace('/', "_");
     match decode_base64(url.as_bytes(), Alphabet::Url) {
         Some(bytes) if !bytes.is_empty() => Ok(url),
@@ -253,7 +254,7 @@ fn directory(text: &str) -> Result<String, Refused> {
     Ok(text.to_owned())
 }
 
-/// Checks what stands behind the scheme of a URL of `what`.
+/// Checks the part after the scheme of a URL; `what` says what the URL is for.
 pub(crate) fn url_of(rest: &str, what: &str, message: String) -> Result<(), Refused> {
     let authority = rest.split(['/', '?']).next().unwrap_or_default();
     let (host, port) = match authority.rsplit_once(':') {

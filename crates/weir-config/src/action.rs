@@ -1,4 +1,4 @@
-//! What a route does with the requests that it takes: `pool`, `redirect` or `respond`.
+//! What a route does with the requests it matches: `pool`, `redirect` or `respond`.
 
 use weir_template::{Piece, Template, Variable};
 
@@ -82,7 +82,7 @@ impl Part for RouteAction {
 
 const ACTIONS: [&str; 3] = ["pool", "redirect", "respond"];
 
-/// A route does exactly one thing, and has no key that means nothing to it.
+/// Checks that a route has exactly one action, and no key that its action does not use.
 pub(crate) fn check(route: &Fields, protocol: Option<Protocol>, findings: &mut Findings<'_>) {
     respond(route, findings);
     redirect(route, findings);
@@ -142,7 +142,7 @@ fn respond(route: &Fields, findings: &mut Findings<'_>) {
     }
 }
 
-/// Notes a redirect that leads wherever a client says (CWE-601).
+/// Reports a redirect whose target a client can choose freely (CWE-601).
 fn redirect(route: &Fields, findings: &mut Findings<'_>) {
     let Some(redirect) = route.table("redirect") else { return };
     let Some(to) = redirect.value("to").and_then(Template::of) else { return };

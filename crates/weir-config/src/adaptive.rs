@@ -1,4 +1,4 @@
-//! `adaptive` of a `concurrency_limit`: a limit that finds its size by itself.
+//! `adaptive` of a `concurrency_limit`: a limit that adapts its size.
 
 use weir_screen::AdaptiveLimit;
 
@@ -44,8 +44,8 @@ impl Part for AdaptiveLimit {
     }
 }
 
-/// Notes limits that can't find their size: one for each client has too little to go by, and two would each
-/// take the other's refusals for its own doing.
+/// Reports limits that can't adapt: a limit per client sees too few requests, and each of two limits would
+/// mistake the other's refusals for the effect of its own.
 pub(crate) fn check(fields: &Fields, findings: &mut Findings<'_>) {
     let mut has_one = false;
     for (_, limit) in fields.tables("concurrency_limit") {

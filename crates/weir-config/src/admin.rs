@@ -50,12 +50,12 @@ table! {
 pub enum AdminBind {
     /// At an address.
     Inet(SocketAddr),
-    /// At a Unix socket, named as behind `unix:`.
+    /// A Unix socket; the name is that after `unix:`.
     Unix(Arc<str>),
 }
 
 impl AdminBind {
-    /// Whether only this machine reaches it.
+    /// Whether it can be reached from this machine only.
     pub fn is_local(&self) -> bool {
         match self {
             AdminBind::Inet(address) => address.ip().to_canonical().is_loopback(),
@@ -107,13 +107,13 @@ static ADMIN_BIND: Shape =
 
 const OFF: &str = "off";
 
-/// `None` where it is switched off.
+/// `None` if it is switched off.
 pub(crate) fn read(fields: &Fields) -> Option<Admin> {
     use crate::setting::Part as _;
     (fields.text("bind") != Some(OFF)).then(|| Admin::of(fields))
 }
 
-/// The table again.
+/// Writes the table back.
 pub(crate) fn write(admin: Option<&Admin>) -> Fields {
     admin.map_or_else(
         || {

@@ -1,4 +1,4 @@
-//! `auth` of a listener or a route: who may ask, and who says so.
+//! `auth` of a listener or a route: which requests may pass, and which service or file decides.
 
 pub(crate) mod base64;
 pub(crate) mod key_source;
@@ -307,7 +307,7 @@ fn realm(text: &str) -> Result<String, Refused> {
 }
 
 impl TokenAuth {
-    /// The keys of the file; none where it was not read, or they are fetched.
+    /// The keys in the file; none if it was not read, or if keys are fetched.
     pub fn public_keys(&self) -> Vec<TokenKey> {
         match &self.keys {
             Some(KeySource::File(file)) => keys::keys(&file.content).0,
@@ -316,42 +316,42 @@ impl TokenAuth {
     }
 }
 
-/// How many of `waiting` may be of one client (an IPv4 address, an IPv6 /64): a quarter, and one at least.
+/// How many of `waiting` one client (an IPv4 address, an IPv6 /64) may use: a quarter, but at least one.
 fn waiting_of_client(waiting: u32) -> u32 {
     (waiting / 4).max(1).min(waiting)
 }
 
 impl BasicAuth {
-    /// Most requests of one client that wait, count.
+    /// Most requests of one client that may wait (count).
     pub fn waiting_of_client(&self) -> u32 {
         waiting_of_client(self.waiting)
     }
 
-    /// The users of the file; none where it was not read.
+    /// The users in the file; none if it was not read.
     pub fn accounts(&self) -> Vec<Account<'_>> {
         self.users.as_ref().map(|file| users::accounts(&file.content).0).unwrap_or_default()
     }
 }
 
-/// Who may decide.
+/// The ways to authenticate.
 const WAYS: [&str; 3] = ["forward", "basic", "jwt"];
 
-/// What was found in the files of users and of keys of a config: each is looked at once, however many routes
-/// name it.
+/// The results of examining the user and key files of a config: each file is examined once, however many
+/// routes name it.
 #[derive(Default)]
 pub(crate) struct Looked(HashMap<(&'static str, *const u8), Rc<Look>>);
 
-/// What was found in a file: all that is wrong with it, as a message and a hint.
+/// Everything wrong with a file, each as a message and a hint.
 struct Look(Vec<(String, String)>);
 
 impl Looked {
-    /// `key` says as what it is looked at; the config holds `content` all the time.
+    /// `key` says how the content is interpreted; the config keeps `content` alive.
     fn at(&mut self, key: &'static str, content: &Arc<[u8]>, look: impl FnOnce() -> Look) -> Rc<Look> {
         self.0.entry((key, content.as_ptr())).or_insert_with(|| Rc::new(look())).clone()
     }
 }
 
-/// Notes what is wrong with the `auth` of a listener or a route.
+/// Reports mistakes in the `auth` of a listener or a route.
 pub(crate) fn check(root: &Fields, fields: &Fields, looked: &mut Looked, findings: &mut Findings<'_>) {
     let Some(entry) = fields.get("auth") else { return };
     let Some(auth) = fields.table("auth") else { return };
@@ -383,7 +383,7 @@ pub(crate) fn check(root: &Fields, fields: &Fields, looked: &mut Looked, finding
     }
 }
 
-/// Notes a rule of the same table that says another value of a field than what is known of the user.
+/// Reports a header rule in the same table that sets a field to something other than the user data.
 fn set_otherwise(fields: &Fields, at: Span, name: &str, findings: &mut Findings<'_>) {
     for verb in ["set", "add"] {
         let map = format!("{verb}_request_header");
@@ -451,8 +451,8 @@ fn check_jwt(fields: &Fields, jwt: &Fields, looked: &mut Looked, findings: &mut 
     }
 }
 
-/// What a backend is told of a user must not make the answer for all: the key of a cache does not have it
-/// (threat E1). `route` has what it takes over from its listener.
+/// User data sent to a backend must not affect an answer that all clients share: it is not part of the cache
+/// key (threat E1). `route` includes what it inherits from its listener.
 pub(crate) fn cached(route: &Fields, findings: &mut Findings<'_>) {
     if !matches!(route.get("cache").map(|entry| &entry.value), Some(Value::Table(_))) {
         return;
@@ -479,7 +479,7 @@ pub(crate) fn cached(route: &Fields, findings: &mut Findings<'_>) {
     findings.error(route.at("cache"), format!("`cache` cannot stand beside `{key}`"), hint);
 }
 
-/// The pools that are asked who may pass, on behalf of a listener or a route.
+/// The pool whose service authenticates requests for a listener or a route.
 pub(crate) fn pools(fields: &Fields) -> Option<&str> {
     fields.table("auth")?.table("forward")?.text("pool")
 }

@@ -1,4 +1,4 @@
-//! `bandwidth` of a listener: how fast bytes may pass.
+//! `bandwidth` of a listener: limits in bytes per second.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ table! {
     }
 }
 
-/// Limits that say nothing.
+/// Reports limits that have no effect.
 pub(crate) fn check(listener: &Fields, findings: &mut Findings<'_>) {
     let (Some(fields), Some(entry)) = (listener.table("bandwidth"), listener.get("bandwidth")) else {
         return;

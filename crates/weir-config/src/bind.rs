@@ -1,7 +1,7 @@
-//! Reads a TOML table by the table of keys: every value checked on its own, every mistake noted, none
-//! reported twice.
+//! Reads a TOML table by the table of keys: every value is checked by itself, every mistake is reported, and
+//! none is reported twice.
 //!
-//! What cannot be read becomes [`Value::Bad`], so that later steps know the operator did say something there
+//! A value that cannot be read becomes [`Value::Bad`], so that later steps know that the operator did set it,
 //! and stay silent.
 
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::units::{self, Refused, refuse};
 use crate::values;
 use crate::write::example;
 
-/// Where a table is, for messages: `[listener.web]`.
+/// The position of a table, for messages: `[listener.web]`.
 #[derive(Clone)]
 pub(crate) struct Context {
     /// `listener.web`
@@ -49,8 +49,8 @@ impl Context {
     }
 }
 
-/// Reads `table` by `schema`. `complete` is false when the file has syntax errors, so that what is missing
-/// may stand on a line that could not be read.
+/// Reads `table` by `schema`. `complete` is false when the file has syntax errors, so that a missing key may
+/// be on a line that could not be read.
 pub(crate) fn bind(
     table: &DeTable<'_>,
     at: Span,
@@ -93,7 +93,7 @@ pub(crate) fn bind(
     fields
 }
 
-/// The parser leaves an empty span where a value is missing; the key stands in for it.
+/// The parser leaves an empty span for a missing value; the key's span replaces it.
 fn value_span(value: &Spanned<DeValue<'_>>, key: Span) -> Span {
     match Span::from(value.span()) {
         span if span.end == 0 => key,
@@ -101,7 +101,7 @@ fn value_span(value: &Spanned<DeValue<'_>>, key: Span) -> Span {
     }
 }
 
-/// Gives the key of the table that was probably meant.
+/// Returns the key of the table that was probably meant.
 fn unknown_key(
     name: &str,
     at: Span,
@@ -120,7 +120,7 @@ fn unknown_key(
     let hint = match (meant, &others[..]) {
         (Some(meant), _) => format!("did you mean `{meant}`?"),
         (None, [other]) => format!("`{name}` belongs in `{other}`"),
-        // Whoever says a thing of a listener that is one of routes and pools has taken the one for the other.
+        // A listener key that belongs to routes or pools means that the operator has confused the two tables.
         (None, _) if main_tables().contains(&schema.path) && !mains.is_empty() => {
             let below = keys.iter().filter_map(|key| key.kind.table());
             let below = below.filter(|table| table.key(name).is_some()).map(|table| table.path);
@@ -128,7 +128,7 @@ fn unknown_key(
             places.extend(mains);
             format!("`{name}` belongs in {}", one_of(places))
         }
-        // Where several tables have it, each means something else by it.
+        // If several tables have the key, it means something different in each.
         _ => format!("expected {}", one_of(known())),
     };
     findings.error(at, message, hint);
@@ -140,7 +140,7 @@ fn tables_with(name: &str) -> impl Iterator<Item = &'static str> {
     ROOT.with_all_below().into_iter().filter(move |table| table.key(name).is_some()).map(|table| table.path)
 }
 
-/// The headers of the tables that most of a file is made of.
+/// The headers of the most common tables.
 fn main_tables() -> [&'static str; 3] {
     [Listener::TABLE.path, Route::TABLE.path, Pool::TABLE.path]
 }
@@ -151,7 +151,7 @@ struct Reader<'f, 's> {
     findings: &'f mut Findings<'s>,
 }
 
-/// What a value is, with its article.
+/// The kind of a value, with an article.
 fn kind_of(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a text",
@@ -165,7 +165,7 @@ fn kind_of(value: &DeValue<'_>) -> &'static str {
 }
 
 impl Reader<'_, '_> {
-    /// What was read, or the place of what could not be.
+    /// The value, or [`Value::Bad`] after reporting why it was refused.
     fn taken(&mut self, at: Span, read: Result<Value, Refused>) -> Value {
         read.unwrap_or_else(|refused| {
             self.findings.error(at, refused.message, refused.hint);
@@ -174,7 +174,7 @@ impl Reader<'_, '_> {
     }
 
     fn value(&mut self, kind: &Kind, value: &Spanned<DeValue<'_>>, at: Span, key: &'static Key) -> Value {
-        // The parser puts a stand-in with an empty span where it found no value; it has reported that.
+        // The parser puts a placeholder with an empty span where it found no value, and has reported that.
         if value.span().end == 0 {
             return Value::Bad;
         }
@@ -187,7 +187,7 @@ impl Reader<'_, '_> {
         self.taken(at, read.map_err(|refused| environment_hint(value.get_ref(), refused)))
     }
 
-    /// Notes that a value from elsewhere cannot be read, without saying what it is.
+    /// Reports that a value from the environment or a file cannot be read, without showing the value.
     fn refused_given(&mut self, at: Span, key: &Key, given: &given::Text, hint: String) -> Value {
         let message = format!("`{}` cannot be what comes from {}", key.name, given.origin());
         self.findings.error_of_given(at, message, hint);
@@ -280,7 +280,7 @@ impl Reader<'_, '_> {
         })
     }
 
-    /// The elements of a list with their places.
+    /// Reads the elements of a list, with their positions.
     fn each(
         &mut self,
         list: &DeArray<'_>,
@@ -348,8 +348,8 @@ impl Reader<'_, '_> {
             let span = Span::from(name.span());
             let at = value_span(value, span);
             let DeValue::Table(table) = value.get_ref() else {
-                // Someone who writes `[listener]` and keys below it forgot the name, once, not once for every
-                // key.
+                // An operator who writes `[listener]` with keys below it forgot the name: report that once,
+                // not for every key.
                 let message = match schema.key(name.get_ref()) {
                     Some(_) => format!("`[{}]` needs a name", key.name),
                     None => {
@@ -373,8 +373,8 @@ impl Reader<'_, '_> {
     }
 }
 
-/// A text from elsewhere as a key of this kind takes it: what comes from there is always a text, and stands
-/// for a number or `true` where those are meant.
+/// Converts a text from the environment or a file for a key of this kind: such a value is always a text, and
+/// stands for a number or `true` where the key expects these.
 fn stands_for<'v>(
     kind: &Kind,
     value: &Spanned<DeValue<'v>>,
@@ -394,7 +394,7 @@ fn stands_for<'v>(
     Spanned::new(value.span(), stands_for)
 }
 
-/// A text from elsewhere as a text of this shape.
+/// Converts a text from the environment or a file for this shape.
 fn text_for(shape: &Shape, given: &given::Text) -> String {
     match shape {
         Shape { has_variables: true, .. } => given.with_plain_dollars(),
@@ -403,7 +403,7 @@ fn text_for(shape: &Shape, given: &given::Text) -> String {
     }
 }
 
-/// What to say to `${NAME}`, as shells and Compose have it.
+/// The hint for `${NAME}`, the form that shells and Compose use.
 fn environment_hint(value: &DeValue<'_>, refused: Refused) -> Refused {
     let name = value.as_str().and_then(|text| text.split_once("${")?.1.split_once('}')).map(|(name, _)| name);
     let is_name = |name: &&str| {
@@ -425,7 +425,7 @@ fn wrong_kind<T>(kind: &Kind, value: &DeValue<'_>, key: &Key) -> Result<T, Refus
     refuse(format!("`{}` cannot be {}", key.name, kind_of(value)), expected(kind))
 }
 
-/// A bare number where a duration, a size or a rate stands.
+/// A bare number in place of a duration, a size or a rate.
 fn unitless(kind: &Kind, number: &str, key: &Key) -> Result<Value, Refused> {
     let whole = |bytes: &u64| *bytes >= 1024 && bytes.is_multiple_of(1024);
     let hint = match (kind, number.parse().ok().filter(whole)) {
@@ -484,7 +484,7 @@ fn word(
 ) -> Result<&'static str, Refused> {
     let text = match value {
         DeValue::String(text) => text.to_string(),
-        // `on = [502]` says the same as `on = ["502"]`.
+        // `on = [502]` means the same as `on = ["502"]`.
         DeValue::Integer(number) if number.radix() == 10 => number.to_string(),
         other => return wrong_kind(kind, other, key),
     };
@@ -493,7 +493,7 @@ fn word(
     }
     let other = text.to_ascii_lowercase().replace('_', "-");
     let also = words.iter().find(|word| word.also.contains(&other.as_str())).map(|word| word.word);
-    // A number is not mistyped into another one: 500 was not meant to be 502.
+    // Don't suggest one number for another: 500 is not a typing error for 502.
     let near = || nearest(&text, words.iter().map(|word| word.word));
     let near = also.or_else(near).filter(|_| !text.bytes().all(|byte| byte.is_ascii_digit()));
     let instead = key.instead.iter().find(|(words, _)| words.contains(&other.as_str()));
@@ -505,7 +505,7 @@ fn word(
     refuse(format!("`{}` cannot be {}", key.name, quote(&text)), hint)
 }
 
-/// Whether a number of this kind has a unit.
+/// Whether a number of this kind needs a unit.
 fn is_quantity(kind: &Kind) -> bool {
     matches!(kind, Kind::Duration(_) | Kind::DurationOrOff(..) | Kind::Size(_) | Kind::Rate(_))
 }

@@ -1,4 +1,4 @@
-//! `breaker` of a pool: when it is left alone.
+//! `breaker` of a pool: when to stop sending requests to it.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `buffer` of a pool or a route: how much is held here, so that slow clients hold no backend.
+//! `buffer` of a pool or a route: how much Weir buffers, so that slow clients don't occupy backends.
 
 use crate::fields::Fields;
 use crate::keys::{Limit, MIB, TIB, size};
@@ -30,7 +30,7 @@ table! {
     }
 }
 
-/// Notes whether files can be made in `runtime.buffer_directory`.
+/// Reports if no files can be created in `runtime.buffer_directory`.
 pub(crate) fn try_directory(root: &Fields, world: &dyn World, findings: &mut Findings<'_>) {
     let Some(runtime) = root.table("runtime") else { return };
     let Some(entry) = runtime.get("buffer_directory") else { return };
@@ -42,7 +42,7 @@ pub(crate) fn try_directory(root: &Fields, world: &dyn World, findings: &mut Fin
     }
 }
 
-/// Notes what of a file behind memory can't be.
+/// Reports settings for buffer files that cannot work.
 pub(crate) fn check(root: &Fields, findings: &mut Findings<'_>) {
     let runtime = root.table("runtime");
     let has_directory = runtime.is_some_and(|it| it.get("buffer_directory").is_some());

@@ -1,4 +1,4 @@
-//! `[cache]` and `[listener.NAME.route.cache]`: what is kept of responses, and for how long.
+//! `[cache]` and `[listener.NAME.route.cache]`: which responses are cached, and for how long.
 
 use std::time::Duration;
 
@@ -121,7 +121,7 @@ fn parameter(text: &str) -> Result<String, Refused> {
     Ok(text.to_owned())
 }
 
-/// A route's `cache`: keys that contradict each other or do nothing.
+/// Reports keys of a route's `cache` that contradict each other or have no effect.
 pub(crate) fn check(route: &Fields, findings: &mut Findings<'_>) {
     let Some(entry) = route.get("cache") else { return };
     let Value::Table(fields) = &entry.value else { return };
@@ -149,7 +149,7 @@ pub(crate) fn check(route: &Fields, findings: &mut Findings<'_>) {
     }
     let Some(Value::Duration(most)) = fields.value("ttl_max") else { return };
     for name in ["ttl", "negative_ttl"] {
-        // It would never hold.
+        // It would never apply.
         if matches!(fields.value(name), Some(Value::Duration(ttl)) if ttl > most) {
             let hint = format!("`ttl_max` ({}) cuts it off", findings.place(fields.at("ttl_max")));
             findings.error(fields.at(name), format!("`{name}` is above `ttl_max`"), hint);

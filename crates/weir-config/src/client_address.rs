@@ -1,4 +1,4 @@
-//! `client_address`: by which field trusted proxies say who asks.
+//! `client_address`: the field in which trusted proxies name the client.
 
 use crate::fields::Fields;
 use crate::keys::{Limit, Shape, count, text_or};
@@ -25,7 +25,7 @@ table! {
     }
 }
 
-/// The field that has a list.
+/// The field that holds a list.
 const LIST: &str = "x-forwarded-for";
 
 static ADDRESS_FIELD: Shape = Shape::new("a header field", "cf-connecting-ip", address_field);
@@ -43,13 +43,13 @@ fn address_field(text: &str) -> Result<String, Refused> {
 }
 
 impl ClientAddress {
-    /// The field with one address that is asked instead of `x-forwarded-for`; `None` for that.
+    /// The field with a single address that replaces `x-forwarded-for`; `None` for `x-forwarded-for` itself.
     pub fn single_field(&self) -> Option<&str> {
         Some(self.field.as_str()).filter(|field| *field != LIST)
     }
 }
 
-/// What it can't stand without, or beside.
+/// Reports keys that it needs, or that contradict it.
 pub(crate) fn check(listener: &Fields, findings: &mut Findings<'_>) {
     let (Some(entry), Some(fields)) = (listener.get("client_address"), listener.table("client_address"))
     else {

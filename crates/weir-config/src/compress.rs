@@ -72,8 +72,8 @@ table! {
     }
 }
 
-/// Of a coding that is named twice the first place counts, and the level of one that is not offered means
-/// nothing and must not make two configs differ.
+/// If a coding is named twice its first place counts. The level of a coding that is not offered is dropped,
+/// so that it does not make two configs differ.
 fn only_what_is_offered(mut compress: Compress) -> Compress {
     let named = std::mem::take(&mut compress.codings);
     for coding in named {
@@ -89,7 +89,7 @@ fn only_what_is_offered(mut compress: Compress) -> Compress {
     compress
 }
 
-/// Notes codings that are named twice and levels of codings that are not offered.
+/// Reports codings named twice, and levels of codings that are not offered.
 pub(crate) fn check(fields: &Fields, findings: &mut Findings<'_>) {
     let Some(compress) = fields.table("compress") else { return };
     let mut offered: Vec<&str> = Vec::new();
@@ -127,9 +127,8 @@ impl CodingLevels {
 }
 
 impl Compress {
-    /// Whether the media type of a `content-type` is one that is compressed. `text/*` leaves
-    /// `text/event-stream` out: whoever reads events one by one gains little, and holds an encoder as long as
-    /// it listens.
+    /// Whether the media type of a `content-type` is one to compress. `text/*` excludes `text/event-stream`:
+    /// a client that reads single events gains little, and occupies an encoder for as long as it listens.
     pub fn takes_type(&self, content_type: &[u8]) -> bool {
         let end = content_type.iter().position(|&byte| byte == b';').unwrap_or(content_type.len());
         let media_type = content_type.get(..end).unwrap_or_default().trim_ascii();
@@ -137,7 +136,7 @@ impl Compress {
     }
 }
 
-/// The media types that are compressed where the file does not say.
+/// The media types that are compressed by default.
 pub const COMPRESSED_TYPES: [&str; 19] = [
     "text/*",
     "application/atom+xml",
@@ -163,9 +162,9 @@ pub const COMPRESSED_TYPES: [&str; 19] = [
 /// A media type, or all with one main type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MediaRange {
-    /// This one, lower case, without parameters.
+    /// This type, in lower case, without parameters.
     Exact(String),
-    /// `text/*`: all that begin so (the string kept here, with its slash).
+    /// `text/*`: all types with this prefix (the string kept here includes the slash).
     Main(String),
 }
 
@@ -175,7 +174,7 @@ static MEDIA_RANGE: Shape =
 one!(MediaRange, Value::Text(text) => Some(MediaRange::of(text)), |it| Value::Text(it.to_string()), MediaRange::of(""));
 
 impl MediaRange {
-    /// The range of a text that was checked.
+    /// The range in a text that was checked.
     pub fn of(text: &str) -> MediaRange {
         let lower = text.to_ascii_lowercase();
         match lower.strip_suffix('*') {

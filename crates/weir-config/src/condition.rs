@@ -1,5 +1,5 @@
-//! What a route can ask of a request beside its host, path, method and header fields, and the conditions that
-//! stand in its `not` and `any`.
+//! The conditions of a route besides host, path, method and header fields, and the conditions in its `not`
+//! and `any`.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::values::host::{HOST, HostPattern};
 use crate::values::http::{COOKIE_NAME, METHOD, PROBED_HEADER, field_value};
 use crate::values::path::{PATH, PathPattern};
 
-/// What the value of a field, a cookie or a parameter is compared with.
+/// The value with which a field, a cookie or a parameter is compared.
 pub(crate) static MATCHED_VALUE: Shape =
     Shape::new("a value to compare with", "weir", matched_value).with_signs();
 /// The name of a query parameter.
@@ -76,7 +76,7 @@ impl Others {
     }
 }
 
-/// A list of conditions, or one.
+/// One condition, or a list of them.
 pub(crate) const CONDITIONS: Key = list(Each::Table(Condition::TABLE)).http();
 
 impl Setting for BTreeMap<String, Pattern> {
@@ -97,7 +97,7 @@ impl Setting for BTreeMap<String, Pattern> {
     }
 }
 
-/// Notes conditions that say nothing, and so hold for every request.
+/// Reports empty conditions, which match every request.
 pub(crate) fn check(route: &Fields, findings: &mut Findings<'_>) {
     for (name, effect) in [("not", "the route takes nothing"), ("any", "`any` asks for nothing")] {
         for (at, condition) in route.tables(name) {

@@ -1,4 +1,4 @@
-//! The whole file: its tables, and the way from them to a [`Config`] and back.
+//! The whole file: its tables, and the conversion between them and a [`Config`].
 
 use std::sync::Arc;
 
@@ -27,10 +27,10 @@ use crate::split;
 use crate::uses::Uses;
 use crate::values::bind::Bind;
 
-/// A whole configuration, checked: every pool that is named exists, every bound holds.
+/// A whole configuration, checked: every pool that is named exists, every value is within its bounds.
 ///
-/// Listeners and pools are shared: a config that differs from another in one pool costs no more than that
-/// pool.
+/// Listeners and pools are shared: a config that differs from another one in a single pool costs only the
+/// memory of that pool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// `[runtime]`
@@ -57,7 +57,7 @@ pub struct Config {
     pub hidden: Hidden,
 }
 
-/// The file.
+/// The table of the whole file.
 pub static ROOT: Table = Table {
     path: "the file",
     doc: "Nine kinds of tables, and two ways to say things once. At least one listener is needed; all the rest has defaults.",
@@ -102,7 +102,7 @@ pub static ROOT: Table = Table {
     ],
 };
 
-/// Says in every table what follows from another one. Gives who uses which pool.
+/// Fills in the values of every table that follow from other tables. Returns which listeners use which pool.
 pub(crate) fn assume(root: &mut Fields) -> Uses {
     for map in root.below_mut("map") {
         map::assume(map);
@@ -118,18 +118,18 @@ pub(crate) fn assume(root: &mut Fields) -> Uses {
 }
 
 impl Config {
-    /// Why a listener of this config cannot be on the kernel plane, whatever this machine can do: the reason
-    /// for which one of `plane = "auto"` is on the proxy plane. `None` where nothing that it or its pool asks
-    /// for is in the way; what addresses its backends' names have, and which interfaces there are, is not
-    /// known here.
+    /// Why a listener of this config cannot be on the kernel plane, whatever this machine supports: the
+    /// reason why a listener with `plane = "auto"` is on the proxy plane. `None` if no setting of the
+    /// listener or its pool prevents it. The addresses of its backends' names and the interfaces that exist
+    /// are not known here.
     pub fn kernel_obstacle(&self, listener: &Listener) -> Option<String> {
         let named = |name: &str| self.pools.iter().find(|pool| pool.name == name);
         let pool = listener.pool.as_deref().and_then(named);
         plane::obstacle(&listener.fields(), pool.map(|pool| pool.fields()).as_ref())
     }
 
-    /// Whether probes of `pool` ask its backends at the addresses of a listener that forwards to it in the
-    /// kernel, and not at their own.
+    /// Whether probes of `pool` address its backends by the address of a kernel-plane listener that forwards
+    /// to it, instead of by their own.
     pub fn asks_at_vip(pool: &Pool, listener: &Listener) -> bool {
         let health = &pool.health;
         let has = |port: u32| {
@@ -145,8 +145,8 @@ impl Config {
         is_asked && is_answered_past && health.check != Check::Off
     }
 
-    /// The pools that serve in the place of `pool`, in the order in which they are asked; `of_route` is what
-    /// a route says, which stands before what the pool says.
+    /// The pools that stand in for `pool`, in the order in which they are tried; `of_route` is the fallback
+    /// of a route, which takes precedence over the pool's.
     pub fn fallbacks<'c>(&'c self, pool: &str, of_route: Option<&'c str>) -> Vec<&'c str> {
         let of_pool = |name: &str| {
             self.pools.iter().find(|pool| pool.name == name).and_then(|pool| pool.fallback_pool.as_deref())
@@ -154,16 +154,16 @@ impl Config {
         fallback::follow(pool, of_route.or_else(|| of_pool(pool)), of_pool)
     }
 
-    /// The listeners that use `pool`: by themselves or by a route, for a share or a copy, in another pool's
-    /// place, or to ask who may pass. Reads the config through.
+    /// The listeners that use `pool`: directly or by a route, for a share or a mirror, as a fallback, or for
+    /// authentication. Searches the whole config.
     pub fn users_of(&self, pool: &str) -> Vec<&Listener> {
         let uses = Uses::of_file(&self.fields());
         let all = self.listeners.iter().map(|listener| &**listener);
         all.filter(|listener| uses.is_used_by(pool, &listener.name)).collect()
     }
 
-    /// From a file whose tables say what follows from each other. What could not be read gets its default;
-    /// the file is refused anyway.
+    /// Makes a config from the tables of a file, with assumed values filled in. A value that could not be
+    /// read gets its default; the file is refused anyway.
     pub(crate) fn read(root: &Fields) -> Config {
         Config {
             runtime: table(root, "runtime"),
@@ -180,7 +180,7 @@ impl Config {
         }
     }
 
-    /// The file again, with every key that says something.
+    /// Converts it back to tables, with every key that has an effect.
     pub(crate) fn fields(&self) -> Fields {
         let mut root = Fields::new(&ROOT, Span::default());
         root.put("runtime", self.runtime.write());
@@ -200,9 +200,9 @@ impl Config {
         root
     }
 
-    /// Notes what no value shows by itself: names that must exist, addresses that clash, keys that contradict
-    /// each other. Runs over whatever could be read; a key that could not be read has been reported and is
-    /// not mentioned again.
+    /// Reports mistakes that no value shows by itself: names that don't exist, addresses that clash, keys
+    /// that contradict each other. Checks whatever could be read; a key that could not be read has been
+    /// reported and is not mentioned again.
     pub(crate) fn check(&self, root: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
         let is_empty = root.map("listener").is_empty() && !root.is_bad("listener");
         if is_empty && !root.meant.contains(&"listener") {

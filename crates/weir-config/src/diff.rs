@@ -1,4 +1,4 @@
-//! What a reload would change, object by object, for the log, the reload answer and `weir reload`.
+//! What a reload would change, object by object: for the log, the reload's answer and `weir reload`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -10,38 +10,38 @@ use crate::hidden::Hidden;
 use crate::setting::Setting;
 use crate::write::{Secrets, effective, shown};
 
-/// What happened to an object.
+/// How an object changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// The new config has it, the old one has not.
+    /// Only the new config has it.
     Added,
-    /// The old config has it, the new one has not.
+    /// Only the old config has it.
     Removed,
     /// Both have it, with different settings.
     Changed,
 }
 
-/// One object that differs.
+/// An object that differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// `runtime`, `admin`, `log`, `cache`, `kernel`, `dns`, `listener.NAME` or `pool.NAME`.
     pub object: String,
-    /// What happened to it.
+    /// How it changed.
     pub kind: ChangeKind,
     /// The settings that differ; empty for objects that were added or removed.
     pub keys: Vec<KeyChange>,
 }
 
-/// One setting that differs. Values are effective values as TOML, defaults included, secrets left out.
+/// A setting that differs. Values are effective values as TOML, defaults included, secrets left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyChange {
     /// `timeout`, `health.interval`, `route shop/0.host`, …
     pub key: String,
-    /// What held before; `None` where nothing was said and nothing holds by default.
+    /// The value before; `None` if it was not set and has no default.
     pub from: Option<String>,
-    /// What holds now.
+    /// The value now.
     pub to: Option<String>,
-    /// Takes force only after a restart (or USR2).
+    /// Takes effect only after a restart (or USR2).
     pub restart: bool,
 }
 
@@ -69,7 +69,7 @@ impl fmt::Display for KeyChange {
     }
 }
 
-/// Most characters of a value in a line: a list may be thousands of addresses.
+/// Longest value in a line, in characters: a list may be thousands of addresses.
 const MOST_SHOWN: usize = 120;
 
 fn brief(value: Option<&str>) -> String {
@@ -81,8 +81,7 @@ fn brief(value: Option<&str>) -> String {
     shown
 }
 
-/// One setting: the value that is compared, the value that is shown, and whether a change waits for a
-/// restart.
+/// One setting: the value that is compared, the value that is shown, and whether a change needs a restart.
 #[derive(PartialEq)]
 struct Shown {
     value: String,
@@ -93,10 +92,10 @@ struct Shown {
 /// Settings of one object by key.
 type Settings = BTreeMap<String, Shown>;
 
-/// What differs between two configs, in the order of the new one; what was removed comes last. Empty when
+/// The differences between two configs, in the order of the new one; removed objects come last. Empty when
 /// they are equal.
 ///
-/// The order of routes counts: the first match wins.
+/// The order of routes matters: the first match wins.
 pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
     let (old, new) = (objects(&effective(old)), objects(&effective(new)));
     let mut left: HashMap<&String, &Settings> =
@@ -116,8 +115,8 @@ pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
     changes
 }
 
-/// `wanted` as a process that runs with `running` can have it: what only a restart (or USR2) changes stays as
-/// it is. Gives the keys that differ, such as `runtime.workers`.
+/// `wanted`, limited to what a process that runs with `running` can change: keys that need a restart (or
+/// USR2) stay as they are. Also returns the keys that differ, such as `runtime.workers`.
 pub fn until_restart(wanted: &Config, running: &Config) -> (Config, Vec<String>) {
     let (mut fields, old) = (wanted.fields(), running.fields());
     let mut differing = Vec::new();
@@ -141,8 +140,8 @@ pub fn until_restart(wanted: &Config, running: &Config) -> (Config, Vec<String>)
     (Config { runtime, admin, kernel, hidden, ..wanted.clone() }, differing)
 }
 
-/// What it takes to change a key that [`until_restart`] names, to say behind its name. Tables of the kernel
-/// plane outlive the process, and another one that takes it over has them as they are.
+/// What is needed to change a key that [`until_restart`] returns, as text to follow the key. Tables of the
+/// kernel plane outlive the process, and the next process takes them over unchanged.
 pub fn how_to_change(key: &str) -> &'static str {
     match key.starts_with("kernel.") {
         true => "needs a restart to change; USR2 is not enough",
@@ -174,7 +173,7 @@ fn settings_of(fields: &Fields) -> Settings {
     settings
 }
 
-/// Adds the settings of a table and of those below it, by their path: `timeout.connect`, `route canary.pool`.
+/// Adds the settings of a table and of its subtables, by path: `timeout.connect`, `route canary.pool`.
 fn collect(prefix: &str, fields: &Fields, settings: &mut Settings) {
     for entry in &fields.entries {
         let Some(key) = fields.schema.key(&entry.name) else { continue };

@@ -1,5 +1,5 @@
-//! `[[listener.NAME.error_page]]` and `[[listener.NAME.route.error_page]]`: what clients are told in place of
-//! Weir's own line of text.
+//! `[[listener.NAME.error_page]]` and `[[listener.NAME.route.error_page]]`: what clients get in place of
+//! Weir's own error text.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::values::TEXT;
 use crate::values::address::FILE;
 use crate::values::http::CONTENT_TYPE;
 
-/// Most bytes of the file of a page: it is held in memory, and sent with every error of its status.
+/// Longest file of a page, in bytes: it is held in memory, and sent with every error of its status.
 pub(crate) const PAGE_BYTES: u64 = MIB;
 
 table! {
@@ -40,17 +40,17 @@ table! {
     }
 }
 
-/// A status of an error, or a class of them.
+/// An error status, or a class of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorStatus {
-    /// This one.
+    /// This status.
     One(u16),
     /// All from 400 to 499, or from 500 to 599: 4 or 5.
     Class(u16),
 }
 
 impl ErrorStatus {
-    /// Whether it is this status, or in this class.
+    /// Whether `status` is this one, or in this class.
     pub fn takes(self, status: u16) -> bool {
         match self {
             ErrorStatus::One(one) => one == status,
@@ -93,12 +93,12 @@ impl One for ErrorStatus {
     }
 }
 
-/// A file that was read with the config.
+/// A file that is read together with the config.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageFile {
-    /// As the config names it.
+    /// The path, as in the config.
     pub path: String,
-    /// What it held; nothing where the config was only checked.
+    /// Its content; empty if the config was only checked.
     pub content: Arc<[u8]>,
 }
 
@@ -121,19 +121,19 @@ impl One for PageFile {
 }
 
 impl ErrorPage {
-    /// The media type: what is said, or else by the end of the file's name.
+    /// The media type: the configured one, otherwise the one for the file's extension.
     pub fn media_type(&self) -> &str {
         let by_name = || self.file.as_ref().map_or(HTML, |file| type_of(&file.path));
         self.content_type.as_deref().unwrap_or_else(by_name)
     }
 
-    /// What is sent; `None` where the page only hides what backends say.
+    /// The content to send; `None` if the page only hides the backends' bodies.
     pub fn content(&self) -> Option<Arc<[u8]>> {
         let of_file = self.file.as_ref().map(|file| file.content.clone());
         of_file.or_else(|| self.body.as_ref().map(|body| body.as_bytes().into()))
     }
 
-    /// Whether it is for clients that read JSON.
+    /// Whether it is meant for clients that read JSON.
     pub fn is_json(&self) -> bool {
         is_json(self.media_type())
     }
@@ -175,7 +175,7 @@ fn status(text: &str) -> Result<String, Refused> {
     }
 }
 
-/// Notes what is wrong with the pages of a listener or a route.
+/// Reports mistakes in the pages of a listener or a route.
 pub(crate) fn check(fields: &Fields, findings: &mut Findings<'_>) {
     let mut seen: Vec<(ErrorStatus, bool, Span)> = Vec::new();
     for (at, page) in fields.tables("error_page") {

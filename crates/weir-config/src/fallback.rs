@@ -1,13 +1,13 @@
-//! `fallback_pool` of a pool or a route: who serves when no backend of a pool can.
+//! `fallback_pool` of a pool or a route: which pool serves when no backend of a pool can.
 
 use crate::fields::Fields;
 use crate::named_pool;
 use crate::protocol::{Protocol, spoken};
 use crate::report::Findings;
 
-/// The pools that serve in the place of the one that `fields` (a listener or a route) names, in the order in
-/// which they are asked: what the route says, else what the pool says, and then what that one says. Ends
-/// before a pool that is in it already.
+/// The fallbacks of the pool that `fields` (a listener or a route) names, in the order in which they are
+/// tried: the route's fallback, otherwise the pool's, and then the fallback of that pool. Ends before a pool
+/// that is in the chain already.
 pub(crate) fn chain<'f>(root: &'f Fields, fields: &'f Fields) -> Vec<&'f str> {
     let Some(first) = fields.text("pool") else { return Vec::new() };
     let of_pool = |name: &str| {
@@ -16,7 +16,7 @@ pub(crate) fn chain<'f>(root: &'f Fields, fields: &'f Fields) -> Vec<&'f str> {
     follow(first, fields.text("fallback_pool").or_else(|| of_pool(first)), of_pool)
 }
 
-/// From one pool to the next, until there is none or it is in the chain already.
+/// Follows the fallbacks from pool to pool, until there is none or it is in the chain already.
 pub(crate) fn follow<'n>(
     first: &str,
     mut next: Option<&'n str>,
@@ -30,7 +30,7 @@ pub(crate) fn follow<'n>(
     chain
 }
 
-/// Notes fallbacks that are not there, that lead back to where they came from, or that nobody asks.
+/// Reports fallbacks that don't exist, that form a cycle, or that are never used.
 pub(crate) fn check(root: &Fields, findings: &mut Findings<'_>) {
     for pool in root.named("pool") {
         named(root, pool, &pool.name, findings);
@@ -52,7 +52,7 @@ pub(crate) fn check(root: &Fields, findings: &mut Findings<'_>) {
     }
 }
 
-/// The fallback of `pool` that `fields` says must be another pool of the file.
+/// Checks that the fallback of `pool` in `fields` is another pool of the file.
 fn named(root: &Fields, fields: &Fields, pool: &str, findings: &mut Findings<'_>) {
     if fields.text("fallback_pool") == Some(pool) {
         let hint = "name another pool, or leave it out";
@@ -63,7 +63,7 @@ fn named(root: &Fields, fields: &Fields, pool: &str, findings: &mut Findings<'_>
     named_pool::exists(root, fields, "fallback_pool", findings);
 }
 
-/// Notes a circle of pools once, at the pool of it that stands first in the file.
+/// Reports a cycle of pools once, at the one of its pools that comes first in the file.
 fn circle(root: &Fields, pool: &Fields, findings: &mut Findings<'_>) {
     let find = |name: &str| root.named("pool").find(|other| other.name == name);
     let mut names = vec![pool.name.as_str()];

@@ -1,5 +1,5 @@
-//! A table as values by name: read from a file, or made of a config that is to be written. Both ways go
-//! through here, so that what a key is by default, and what means nothing, is decided once.
+//! A table as values by name: read from a file, or made from a config that is to be written. Both directions
+//! go through here, so that defaults and keys without effect are decided once.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use std::time::Duration;
 use crate::keys::{Each, Kind, Table};
 use crate::report::Span;
 
-/// A value that was read, or the place of one that could not be.
+/// A value that was read, or a placeholder for one that could not be.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
-    /// Already reported; whoever meets it stays silent.
+    /// Could not be read and has been reported; later checks stay silent.
     Bad,
-    /// `"off"` or `false` where a table or a duration may stand.
+    /// `"off"` or `false`, where a table or a duration is allowed.
     Off,
     Bool(bool),
     Duration(Duration),
@@ -23,7 +23,7 @@ pub(crate) enum Value {
     Word(&'static str),
     /// Checked text in its normal form: a name, an address, a header value …
     Text(String),
-    /// The name of a file, and what it held.
+    /// The name of a file, and its content.
     Read(String, Arc<[u8]>),
     List(Vec<(Span, Value)>),
     Map(Vec<KeyValue>),
@@ -33,12 +33,12 @@ pub(crate) enum Value {
 /// A key with its value.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyValue {
-    /// The key; for maps as it is meant (header fields in lower case).
+    /// The key; in maps in its normal form (header fields in lower case).
     pub name: String,
     pub key: Span,
     pub at: Span,
     pub value: Value,
-    /// What the value is came from the environment or a file, and is shown to nobody.
+    /// The value came from the environment or a file, and is never shown.
     pub is_hidden: bool,
 }
 
@@ -48,24 +48,24 @@ impl KeyValue {
     }
 }
 
-/// A table by its keys.
+/// A table, by its keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Fields {
     pub schema: &'static Table,
     /// The NAME of a table that has one.
     pub name: String,
-    /// The header, or the inline table.
+    /// The position of the header, or of the inline table.
     pub at: Span,
-    /// What is there, in file order.
+    /// The entries, in file order.
     pub entries: Vec<KeyValue>,
-    /// Keys that unknown ones were probably meant to be. That these are missing has been said in another way.
+    /// Keys that unknown keys were probably meant to be. So these are not reported as missing, too.
     pub meant: Vec<&'static str>,
-    /// What holds where nothing is said, for keys whose default follows from something else.
+    /// Values of absent keys whose default follows from something else.
     assumed: Vec<(&'static str, Value)>,
 }
 
 impl Fields {
-    /// A table of which nothing is said.
+    /// An empty table.
     pub fn new(schema: &'static Table, at: Span) -> Fields {
         Fields {
             schema,
@@ -77,19 +77,19 @@ impl Fields {
         }
     }
 
-    /// A table of which one key is said, where it stands.
+    /// A table with one key, at the key's position.
     pub fn of_one(schema: &'static Table, entry: KeyValue) -> Fields {
         let mut fields = Fields::new(schema, entry.at);
         fields.entries.push(entry);
         fields
     }
 
-    /// The entry of a key, where the file has it.
+    /// The entry of a key, if the file has it.
     pub fn get(&self, name: &str) -> Option<&KeyValue> {
         self.entries.iter().find(|entry| entry.name == name)
     }
 
-    /// Adds a key. `None` is said where saying nothing would mean something else: `passive = "off"`.
+    /// Adds a key. `None` is written out if absence would mean something else: `passive = "off"`.
     pub fn put(&mut self, name: &str, value: Option<Value>) {
         let off = || match self.schema.key(name).map(|key| &key.kind) {
             Some(Kind::TableOrOff(_) | Kind::TableOrTrue(_)) => Some(Value::Off),
@@ -100,12 +100,13 @@ impl Fields {
         }
     }
 
-    /// Says what a key is where the file says nothing of it.
+    /// Sets the value that a key has if the file does not set it.
     pub fn assume(&mut self, name: &'static str, value: Value) {
         self.assumed.push((name, value));
     }
 
-    /// What the file says of a key, or else what is assumed of it; `None` for what could not be read, too.
+    /// The value of a key in the file, otherwise the assumed one; `None` also for a value that could not be
+    /// read.
     pub fn value(&self, name: &str) -> Option<&Value> {
         match self.get(name) {
             Some(entry) => Some(&entry.value).filter(|value| !matches!(value, Value::Bad)),
@@ -117,24 +118,24 @@ impl Fields {
         self.assumed.iter().find(|(assumed, _)| *assumed == name).map(|(_, value)| value)
     }
 
-    /// Whether what a key is without being said follows from something else.
+    /// Whether the default of a key follows from something else.
     pub fn is_assumed(&self, name: &str) -> bool {
         self.assumed(name).is_some()
     }
 
-    /// What would hold if the file said nothing of a key.
+    /// The value that a key would have if the file did not set it.
     pub fn unsaid(&self, name: &str) -> Option<Value> {
         self.assumed(name).cloned().or_else(|| default_of(&self.schema.key(name)?.kind))
     }
 
-    /// What holds: said, assumed, or the default of the kind.
+    /// The effective value: set, assumed, or the default of the kind.
     pub fn holds(&self, name: &str) -> Option<Cow<'_, Value>> {
         self.value(name)
             .map(Cow::Borrowed)
             .or_else(|| default_of(&self.schema.key(name)?.kind).map(Cow::Owned))
     }
 
-    /// Whether the file says nothing about a key, not even misspelt.
+    /// Whether the file does not have a key, not even misspelt.
     pub fn lacks(&self, name: &str) -> bool {
         self.get(name).is_none() && !self.meant.contains(&name)
     }
@@ -144,7 +145,7 @@ impl Fields {
         self.get(name).is_some_and(|entry| matches!(entry.value, Value::Bad))
     }
 
-    /// Where the value of a key is; the whole table where the file does not have it.
+    /// The position of a key's value; that of the whole table if the file does not have the key.
     pub fn at(&self, name: &str) -> Span {
         self.get(name).map_or(self.at, |entry| entry.at)
     }
@@ -170,7 +171,7 @@ impl Fields {
         }
     }
 
-    /// Checked text, where the file has it.
+    /// Checked text, if the file has it.
     pub fn text(&self, name: &str) -> Option<&str> {
         match self.value(name) {
             Some(Value::Text(text) | Value::Read(text, _)) => Some(text),
@@ -178,7 +179,7 @@ impl Fields {
         }
     }
 
-    /// A table below, where the file has it.
+    /// A subtable, if the file has it.
     pub fn table(&self, name: &str) -> Option<&Fields> {
         match self.value(name) {
             Some(Value::Table(fields)) => Some(fields),
@@ -186,7 +187,7 @@ impl Fields {
         }
     }
 
-    /// The elements of a list with their places; empty where the file does not have it.
+    /// The elements of a list with their positions; empty if the file does not have it.
     pub fn list(&self, name: &str) -> &[(Span, Value)] {
         match self.value(name) {
             Some(Value::List(list)) => list,
@@ -194,7 +195,7 @@ impl Fields {
         }
     }
 
-    /// The tables of a list; empty where the file does not have it.
+    /// The tables of a list; empty if the file does not have it.
     pub fn tables(&self, name: &str) -> impl Iterator<Item = (Span, &Fields)> {
         self.list(name).iter().filter_map(|(at, value)| match value {
             Value::Table(fields) => Some((*at, fields)),
@@ -218,8 +219,8 @@ impl Fields {
         })
     }
 
-    /// A table below: that of the file, or one that is assumed where the file has none. `None` for what is no
-    /// table.
+    /// A subtable: the one in the file, or an assumed one if the file has none. `None` for a value that is
+    /// not a table.
     pub fn below_or_assumed(&mut self, name: &'static str, schema: &'static Table) -> Option<&mut Fields> {
         let said = self.entries.iter().position(|entry| entry.name == name);
         if said.is_none() && self.assumed(name).is_none() {
@@ -232,7 +233,7 @@ impl Fields {
         if let Value::Table(fields) = value { Some(fields) } else { None }
     }
 
-    /// Every table of a key that the file has: the one, those of a list, the named ones.
+    /// Every table of a key in the file: the single one, those of a list, or the named ones.
     pub fn below_mut(&mut self, name: &str) -> Vec<&mut Fields> {
         let entry = self.entries.iter_mut().find(|entry| entry.name == name);
         entry.map_or_else(Vec::new, |entry| entry.value.tables_mut())
@@ -240,7 +241,7 @@ impl Fields {
 }
 
 impl Value {
-    /// The tables that a value is or holds.
+    /// The table or tables in a value.
     pub fn tables_mut(&mut self) -> Vec<&mut Fields> {
         match self {
             Value::Table(fields) => vec![fields],
@@ -250,7 +251,7 @@ impl Value {
         }
     }
 
-    /// The tables that a value is or holds.
+    /// The table or tables in a value.
     pub fn tables(&self) -> Vec<&Fields> {
         match self {
             Value::Table(fields) => vec![fields],
@@ -261,7 +262,7 @@ impl Value {
     }
 }
 
-/// The default of a kind; `None` where absence means something of its own.
+/// The default of a kind; `None` if absence has a meaning of its own.
 pub(crate) fn default_of(kind: &Kind) -> Option<Value> {
     match kind {
         Kind::Bool(default) | Kind::BoolOrWord(default, _) => Some(Value::Bool(*default)),

@@ -1,5 +1,5 @@
-//! Files whose content a config holds: they are read with it, so that what is in force stays whole whatever
-//! becomes of them, and a mistake in one names the line that asks for it.
+//! Files whose content is part of a config: they are read together with it, so that the config in force stays
+//! complete whatever happens to them, and a mistake in a file is reported at the line that names the file.
 
 mod named;
 
@@ -15,7 +15,7 @@ use crate::named_files::NamedFiles;
 use crate::report::{Findings, quote};
 use crate::world::World;
 
-/// Puts the content of every file that the tables name in the place of its name.
+/// Replaces the name of every file in the tables by the file's content.
 pub(crate) fn read(root: &mut Fields, world: &dyn NamedFiles, findings: &mut Findings<'_>) {
     buffer::try_directory(root, world, findings);
     named::look_at_all(root, world, findings);
@@ -31,14 +31,14 @@ pub(crate) fn read(root: &mut Fields, world: &dyn NamedFiles, findings: &mut Fin
     }
 }
 
-/// Reads each file once, however many places name it: all of them get the very same content.
+/// Reads each file once, however many places name it: all of them share the same content.
 struct Reader<'w> {
     world: &'w dyn World,
     /// By name and limit in bytes.
     read: HashMap<(String, usize), FileContent>,
 }
 
-/// What a file holds, or why it can't be read.
+/// The content of a file, or why it can't be read.
 type FileContent = Result<Arc<[u8]>, String>;
 
 impl Reader<'_> {

@@ -1,6 +1,6 @@
-//! Values that come from the environment and from files: `${env:NAME}` and `${file:PATH}` in a text of the
-//! config. They may be secrets, so that what came from there is never shown: messages about such a value say
-//! where it came from, and messages about others do not hold it.
+//! Values from the environment and from files: `${env:NAME}` and `${file:PATH}` in a text of the config. They
+//! may be secrets, so they are never shown: messages about such a value say where it came from, and messages
+//! about other values don't contain it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,20 +12,20 @@ use crate::world::{World, below};
 /// Longest value of a variable or a file, in bytes: a secret is a line.
 const VALUE_BYTES: usize = 64 << 10;
 
-/// Shortest value that is looked for in messages about others, in bytes: a shorter one is no secret, and
-/// would be found in every other word.
+/// Shortest value that is removed from messages about other values, in bytes: a shorter one is no secret, and
+/// would occur in every other word.
 const LEAST_SOUGHT: usize = 4;
 
-/// What [`quote`](crate::report::quote) keeps of a long text (characters).
+/// The part of a long text that [`quote`](crate::report::quote) keeps (characters).
 const QUOTED: usize = 60;
 
-/// What stands for more than itself in a regular expression.
+/// Characters with a special meaning in regular expressions.
 const SIGNS: &str = "\\.+*?()|[]{}^$#&-~";
 
-/// How each begins.
+/// The beginnings of expressions.
 const KINDS: [&str; 2] = ["${env:", "${file:"];
 
-/// A text of the config that holds something from elsewhere.
+/// A text of the config that contains something from elsewhere.
 #[derive(Clone, Debug)]
 pub(crate) struct Text {
     pieces: Vec<Piece>,
@@ -33,13 +33,13 @@ pub(crate) struct Text {
 
 #[derive(Clone, Debug)]
 enum Piece {
-    /// Stands in the config.
+    /// Written in the config.
     Said(String),
-    /// Came from elsewhere.
+    /// From the environment or a file.
     Given { expression: String, value: String },
 }
 
-/// Why a text has no value: the expression, what is wrong with it, and what to do.
+/// Why an expression has no value: the expression, what is wrong with it, and what to do.
 pub(crate) struct Missing {
     pub expression: String,
     pub message: String,
@@ -47,15 +47,15 @@ pub(crate) struct Missing {
 }
 
 impl Text {
-    /// The text with what its expressions stand for. `None` where it has neither one nor an escape, and is as
-    /// it is written. Files are below `folder`. `Err` holds every expression that stands for nothing.
+    /// Expands the expressions in a text. `None` if it has neither expressions nor escapes. Relative file
+    /// names are below `folder`. `Err` holds every expression without a value.
     pub fn resolve(text: &str, folder: &str, files: &dyn World) -> Result<Option<Text>, Vec<Missing>> {
         let mut pieces = Vec::new();
         let mut missing = Vec::new();
         let mut rest = text;
         while let Some((at, kind)) = first_of(rest) {
             let expression = &rest[at..];
-            // The text in front of an escape, without the `$` that makes it one.
+            // The text before an escape, without the `$` that makes it one.
             if rest[..at].ends_with('$') {
                 pieces.push(Piece::Said(format!("{}{kind}", &rest[..at - 1])));
                 rest = &expression[kind.len()..];
@@ -86,23 +86,23 @@ impl Text {
         Ok((pieces.len() > 1).then_some(Text { pieces }))
     }
 
-    /// Whether anything came from elsewhere; a text with escapes alone did not.
+    /// Whether anything came from elsewhere; escapes don't count.
     pub fn is_given(&self) -> bool {
         self.pieces.iter().any(|piece| matches!(piece, Piece::Given { .. }))
     }
 
-    /// The text.
+    /// The whole text, expanded.
     pub fn whole(&self) -> String {
         self.written(str::to_owned)
     }
 
-    /// The text for a key in whose values a `$` begins a variable: one that came from elsewhere does not.
+    /// The text for a key in which `$` begins a variable: in parts from elsewhere it does not.
     pub fn with_plain_dollars(&self) -> String {
         self.written(|value| value.replace('$', "$$"))
     }
 
-    /// The text for a key whose values are patterns: one that is nothing but what came from elsewhere means
-    /// itself. A secret must not let in whoever knows how it begins because it ends with a `*`.
+    /// The text for a key whose values are patterns: a text that came entirely from elsewhere is taken
+    /// literally. A secret that ends with `*` must not admit everybody who knows its beginning.
     pub fn with_plain_signs(&self) -> String {
         let is_said = |piece: &Piece| matches!(piece, Piece::Said(text) if !text.is_empty());
         let whole = self.whole();
@@ -119,7 +119,7 @@ impl Text {
         expression + "$"
     }
 
-    /// Whether anything that came from elsewhere is empty.
+    /// Whether any part from elsewhere is empty.
     pub fn lacks_any(&self) -> bool {
         self.pieces.iter().any(|piece| matches!(piece, Piece::Given { value, .. } if value.is_empty()))
     }
@@ -132,7 +132,7 @@ impl Text {
         self.pieces.iter().map(piece).collect()
     }
 
-    /// Where it came from, for messages.
+    /// The origin, for messages.
     pub fn origin(&self) -> String {
         let of = |piece: &Piece| match piece {
             Piece::Said(_) => None,
@@ -144,7 +144,7 @@ impl Text {
     }
 }
 
-/// A text that, read again, is this one: what would be an expression is none.
+/// Escapes a text so that reading it gives the same text: it then contains no expressions.
 pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
     if first_of(text).is_none() {
         return Cow::Borrowed(text);
@@ -152,12 +152,12 @@ pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(KINDS.iter().fold(text.to_owned(), |text, kind| text.replace(kind, &format!("${kind}"))))
 }
 
-/// The first expression or escape of a text.
+/// The position of the first expression or escape in a text.
 fn first_of(text: &str) -> Option<(usize, &'static str)> {
     KINDS.iter().filter_map(|kind| text.find(kind).map(|at| (at, *kind))).min()
 }
 
-/// What an expression stands for. `Err` says why there is nothing and what to do.
+/// The value of an expression. `Err` says why there is none, and what to do.
 fn value(kind: &str, name: &str, folder: &str, files: &dyn World) -> Result<String, (String, String)> {
     let escape = format!("the characters themselves are written `${kind}`");
     if kind == KINDS[0] {
@@ -197,29 +197,29 @@ fn short(value: String, what: &str) -> Result<String, (String, String)> {
     Ok(value)
 }
 
-/// All that came from elsewhere, by the place of the text that it is in.
+/// All texts with parts from elsewhere, by position.
 #[derive(Debug, Default)]
 pub(crate) struct Given {
     texts: BTreeMap<Span, Text>,
 }
 
 impl Given {
-    /// Notes where a text stands that holds something from elsewhere.
+    /// Records the position of a text with parts from elsewhere.
     pub fn add(&mut self, at: Span, text: Text) {
         self.texts.insert(at, text);
     }
 
-    /// The text at a place; `None` where all of it stands in the config.
+    /// The text at a position; `None` if all of it is written in the config.
     pub fn at(&self, at: Span) -> Option<&Text> {
         self.texts.get(&at)
     }
 
-    /// Whether the value at this place came from elsewhere.
+    /// Whether the value at this position came from elsewhere.
     pub fn holds(&self, at: Span) -> bool {
         self.texts.contains_key(&at)
     }
 
-    /// The text that a place is in.
+    /// The text that contains a position.
     fn around(&self, at: Span) -> Option<&Text> {
         let most = Span { start: at.start, end: usize::MAX };
         let (span, text) = self.texts.range(..=most).next_back()?;
@@ -229,7 +229,7 @@ impl Given {
     /// A message and its hint without anything that came from elsewhere.
     pub fn unseen(&self, at: Span, message: String, hint: String) -> (String, String) {
         if let Some(text) = self.around(at) {
-            // What is wrong may say what the value is, or is near to.
+            // The message may contain the value, or something similar to it.
             let message = format!("what comes from {} cannot stand here", text.origin());
             let hint =
                 "it is not shown; with the value in its place, `weir check` says what is wrong with it";

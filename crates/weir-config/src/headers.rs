@@ -1,5 +1,4 @@
-//! What is changed about the fields of requests and responses: on a listener, a pool and a route, and what
-//! the three say together.
+//! Header rules of listeners, pools and routes, and how the three combine.
 
 mod check;
 
@@ -71,7 +70,7 @@ table! {
     }
 }
 
-/// Whose rule something is.
+/// The owner of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleOf {
     /// The listener's.
@@ -83,7 +82,7 @@ pub enum RuleOf {
 }
 
 impl RuleOf {
-    /// Its word.
+    /// The word for it.
     pub const fn word(self) -> &'static str {
         match self {
             RuleOf::Listener => "listener",
@@ -93,40 +92,40 @@ impl RuleOf {
     }
 }
 
-/// A field that a message gets.
+/// A field that a rule adds or sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewField {
     /// In lower case.
     pub name: String,
     /// Its value.
     pub value: Template,
-    /// Whether it stands beside others, instead of in their place.
+    /// Whether it is added to existing fields instead of replacing them.
     pub is_added: bool,
-    /// Whose rule it is.
+    /// The owner of the rule.
     pub of: RuleOf,
 }
 
-/// What rules make of the fields of one message.
+/// The combined rules for one direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MergedSide {
-    /// Names of fields that go, in lower case, each with whose rule says so. Those of [`Self::new`] that are
-    /// not added are among them.
+    /// Names in lower case of the fields to remove, each with the owner of the rule. Includes those of
+    /// [`Self::new`] that replace existing fields.
     pub dropped: Vec<(String, RuleOf)>,
-    /// Fields that come, in the order in which they are written.
+    /// Fields to write, in this order.
     pub new: Vec<NewField>,
 }
 
-/// What the rules of a listener, a pool and a route make of an exchange.
+/// The combined rules of a listener, a pool and a route for an exchange.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MergedHeaders {
-    /// On its way to a backend.
+    /// For the request to a backend.
     pub request: MergedSide,
-    /// On its way to the client.
+    /// For the response to the client.
     pub response: MergedSide,
 }
 
 impl MergedHeaders {
-    /// In the order in which the rules are given: what is said later is done later.
+    /// Combines rules in the given order: later rules apply later.
     pub fn of<'h>(rules: impl IntoIterator<Item = (RuleOf, &'h Headers)>) -> MergedHeaders {
         let mut merged = MergedHeaders::default();
         for (of, rules) in rules {
@@ -161,14 +160,14 @@ impl MergedSide {
         }));
     }
 
-    /// Whether nothing is changed.
+    /// Whether there are no changes.
     pub fn is_empty(&self) -> bool {
         self.dropped.is_empty() && self.new.is_empty()
     }
 }
 
 impl Headers {
-    /// Whether nothing is changed.
+    /// Whether there are no changes.
     pub fn is_empty(&self) -> bool {
         *self == Headers::default()
     }

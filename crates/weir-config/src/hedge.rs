@@ -1,4 +1,4 @@
-//! `hedge` of a `retry` table: when another backend is asked beside one that takes its time.
+//! `hedge` of a `retry` table: when a request is also sent to a second backend because the first one is slow.
 
 use std::time::Duration;
 
@@ -50,10 +50,10 @@ table! {
 const MIN_REASON: &str = "what answers at once needs no second backend";
 const MAX_REASON: &str = "a pool that is slow as a whole is not helped by asking it twice";
 
-/// When another backend is asked.
+/// When to send the request to another backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HedgeAfter {
-    /// After the time that so many of 1000 answers take at most (500..=999).
+    /// After the time within which this many of 1000 answers come (500..=999).
     Percentile(u32),
     /// After this time.
     Time(Duration),
@@ -61,7 +61,7 @@ pub enum HedgeAfter {
     Off,
 }
 
-/// Percentiles that are taken, in thousandths. Below, more than half of all requests would be sent twice.
+/// Accepted percentiles, in thousandths. Below, more than half of all requests would be sent twice.
 const PERCENTILES: std::ops::RangeInclusive<u32> = 500..=999;
 
 static AFTER: Shape = Shape::new("a percentile or a duration", "p95", |text| after(text).map(written));
@@ -112,7 +112,7 @@ fn after(text: &str) -> Result<HedgeAfter, Refused> {
     }
 }
 
-/// `95` or `99.9`, in thousandths.
+/// Parses `95` or `99.9` into thousandths.
 fn percentile(number: &str) -> Option<u32> {
     let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
     let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -122,7 +122,7 @@ fn percentile(number: &str) -> Option<u32> {
     Some(whole.parse::<u32>().ok()? * 10 + tenths.parse::<u32>().ok()?)
 }
 
-/// Notes what of the `hedge` in a `retry` table never acts.
+/// Reports parts of `hedge` in a `retry` table that have no effect.
 pub(crate) fn check(retry: &Fields, findings: &mut Findings<'_>) {
     let Some(hedge) = retry.table("hedge") else { return };
     let is_good = |entry: &&KeyValue| !matches!(entry.value, Value::Bad);

@@ -1,39 +1,39 @@
-//! Which keys of a config came from the environment or from files, so that nobody is shown them.
+//! Which keys of a config came from the environment or from files, so that they are never shown.
 
 use std::collections::BTreeSet;
 
 use crate::fields::{Fields, Value};
 use crate::given::Given;
 
-/// What stands in a path for each element of a list that has no names.
+/// Stands in a path for every element of a list without names.
 const EACH: &str = "*";
 
-/// The keys that are hidden, by their paths. Elements of a list share one path, since the API may put others
-/// before them; routes have their names.
+/// The paths of the hidden keys. Elements of a list share one path, since the API may insert others before
+/// them; routes have their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hidden(BTreeSet<Vec<String>>);
 
 impl Hidden {
-    /// With those that another hides, of a table.
+    /// Adds the hidden keys of another config, for one table.
     pub(crate) fn and(mut self, other: &Hidden, table: &str) -> Hidden {
         let of_table = other.0.iter().filter(|path| path.first().is_some_and(|first| first == table));
         self.0.extend(of_table.cloned());
         self
     }
 
-    /// Whether the value of `key` in a route of a listener, or a value in its table, is hidden. A route that
-    /// has no name is known by its place among those of its listener (from 0).
+    /// Whether the value of `key` in a route of a listener, or a value within that key's table, is hidden. A
+    /// route without a name is identified by its position among the listener's routes (from 0).
     pub fn holds_of_route(&self, listener: &str, (number, name): (usize, &str), key: &[&str]) -> bool {
         let of_route = |route: &str| self.holds(&[&["listener", listener, "route", route], key].concat());
         !self.0.is_empty() && (of_route(name) || of_route(&number.to_string()))
     }
 
-    /// Whether what stands at a path, or below it, is hidden.
+    /// Whether the value at a path, or one below it, is hidden.
     pub fn holds(&self, path: &[&str]) -> bool {
         self.0.iter().any(|hidden| hidden.len() >= path.len() && hidden.iter().zip(path).all(|(a, b)| a == b))
     }
 
-    /// Marks the entries that are hidden.
+    /// Marks the hidden entries.
     pub(crate) fn mark(&self, root: &mut Fields) {
         if !self.0.is_empty() {
             self.mark_below(root, &mut Vec::new());
@@ -72,7 +72,7 @@ impl Hidden {
     }
 }
 
-/// What of a file came from elsewhere.
+/// The keys of a file that came from elsewhere.
 pub(crate) fn of(root: &Fields, given: &Given) -> Hidden {
     let mut hidden = BTreeSet::new();
     collect(root, given, &mut Vec::new(), &mut hidden);
@@ -121,7 +121,7 @@ fn collect(fields: &Fields, given: &Given, path: &mut Vec<String>, hidden: &mut 
     }
 }
 
-/// What stands in a path for an element: of routes the name, which is the number where they have none.
+/// The path component of an element: for routes the name, or the position if they have none.
 fn element_name(fields: &Fields, number: usize) -> String {
     if !fields.schema.has_header() {
         return EACH.to_owned();

@@ -1,8 +1,8 @@
-//! What a key of `weir.toml` is. The reader, the writer, the suggestions for misspelt names, the marks of a
-//! reload and the reference page all go by [`Table`]s of [`Key`]s; a key that is in none of them does not
-//! exist.
+//! The description of every key of `weir.toml`. The reader, the writer, the suggestions for misspelt names,
+//! the restart marks of a reload and the reference page are all driven by [`Table`]s of [`Key`]s; a key that
+//! is in none of them does not exist.
 //!
-//! The tables themselves stand with their subjects: `[runtime]` in `runtime.rs`, `[pool.NAME]` in `pool.rs`.
+//! The tables themselves are next to their subjects: `[runtime]` in `runtime.rs`, `[pool.NAME]` in `pool.rs`.
 
 mod audience;
 mod short;
@@ -17,7 +17,7 @@ use crate::units::Refused;
 /// A table of the file.
 #[derive(Debug)]
 pub struct Table {
-    /// As written in a header, such as `[pool.NAME.health]`, or in line: `queue = { … }`.
+    /// As written in a header, such as `[pool.NAME.health]`, or inline: `queue = { … }`.
     pub path: &'static str,
     /// What it is for, in a sentence or two.
     pub doc: &'static str,
@@ -25,7 +25,7 @@ pub struct Table {
     pub rows: &'static [Row],
 }
 
-/// A key of a table, or those of a part that several tables have.
+/// A key of a table, or the keys of a part that several tables share.
 #[derive(Debug)]
 pub enum Row {
     /// One key.
@@ -37,97 +37,97 @@ pub enum Row {
 /// One key.
 #[derive(Debug)]
 pub struct Key {
-    /// As written.
+    /// The name, as written.
     pub name: &'static str,
-    /// What it takes.
+    /// The kind of its value.
     pub kind: Kind,
     /// What it does, in a sentence.
     pub doc: &'static str,
-    /// The default in words, where the fixed one of the kind does not say it.
+    /// The default in words, if the kind has no fixed one.
     pub default: &'static str,
-    /// A file without it is refused.
+    /// Whether a file without it is refused.
     pub required: bool,
-    /// A change takes force only after a restart (or USR2).
+    /// Whether a change takes effect only after a restart (or USR2).
     pub restart: bool,
-    /// Which listeners it means something to.
+    /// The listeners for which it has an effect.
     pub only: Only,
-    /// On which planes it means something.
+    /// The planes on which it has an effect.
     pub planes: Planes,
-    /// Whether this version does it; a key that it does not do is refused.
+    /// Whether this version implements it; otherwise the key is refused.
     pub built: bool,
-    /// What other programs call it.
+    /// Its names in other programs.
     pub also: &'static [&'static str],
-    /// Words that are right elsewhere, and what to say to whoever writes them here.
+    /// Names that are right elsewhere, and the hint for an operator who writes them here.
     pub instead: &'static [(&'static [&'static str], &'static str)],
-    /// Stands before those that are not, as people write it.
+    /// Comes before keys without this mark, as people write it.
     pub first: bool,
-    /// Values may prove who somebody is, so they are shown to nobody.
+    /// Values may be credentials, so they are never shown.
     pub secret: bool,
-    /// Where a route does not have it, it is as its listener has it; the effective config has it where it is
-    /// not.
+    /// A route without it inherits it from its listener; the effective config shows it only where they
+    /// differ.
     pub inherited: bool,
-    /// The effective config has it only where it differs from what would hold without it.
+    /// The effective config shows it only if it differs from what would apply without it.
     pub brief: bool,
-    /// A list from a file without an element says the same as no list.
+    /// A list that is empty after reading its file means the same as no list.
     pub may_be_empty: bool,
 }
 
-/// A word that a key takes.
+/// A word that a key accepts.
 #[derive(Debug)]
 pub struct Word {
     /// As written.
     pub word: &'static str,
     /// What it means.
     pub doc: &'static str,
-    /// What other programs call it.
+    /// Its names in other programs.
     pub also: &'static [&'static str],
 }
 
 /// Default and inclusive bounds of a value.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit<T> {
-    /// What holds when the key is absent; `None` when absence itself means something (no limit, or computed).
+    /// The value if the key is absent; `None` if absence has a meaning of its own (no limit, or computed).
     pub default: Option<T>,
-    /// Smallest value that is taken.
+    /// Smallest accepted value.
     pub least: T,
-    /// Largest value that is taken.
+    /// Largest accepted value.
     pub most: T,
-    /// Why these bounds.
+    /// The reason for these bounds.
     pub reason: &'static str,
 }
 
-/// A text with a form of its own: an address, a pattern, a header value.
+/// A kind of text with a syntax of its own: an address, a pattern, a header value.
 pub struct Shape {
-    /// What it is, with its article: "a network".
+    /// Its name, with an article: "a network".
     pub name: &'static str,
-    /// One that is right.
+    /// A valid example.
     pub example: &'static str,
-    /// A bare number is read as its digits: a port, a status.
+    /// A bare number is accepted and read as its digits: a port, a status.
     pub takes_numbers: bool,
-    /// A `$` begins a variable, or is written twice.
+    /// `$` begins a variable, and a literal one is doubled.
     pub has_variables: bool,
-    /// Signs at its ends have it stand for more than itself (`*`, `~`, `!`).
+    /// Special characters at its ends make it a pattern (`*`, `~`, `!`).
     pub is_pattern: bool,
     /// In a list, `"@file:PATH"` stands for the lines of a file.
     pub from_files: bool,
-    /// Checks a text and gives its normal form.
+    /// Checks a text and returns its normal form.
     pub read: fn(&str) -> Result<String, Refused>,
-    /// The normal form as the file has it: what [`Self::read`] takes.
+    /// Converts the normal form to the form in a file, which [`Self::read`] accepts.
     pub written: fn(&str) -> String,
 }
 
-/// What a key takes.
+/// The kind of a key's value.
 #[derive(Debug)]
 pub enum Kind {
     /// `true` or `false`.
     Bool(bool),
-    /// `true` or `false`; absence means something of its own.
+    /// `true` or `false`; absence has a meaning of its own.
     YesOrNo,
-    /// `true` or `false`, or one of a closed set; and the default, which is none of these.
+    /// `true` or `false`, or one of a closed set of words; and the default, which is a boolean.
     BoolOrWord(bool, &'static [Word]),
     /// A duration.
     Duration(Limit<Duration>),
-    /// A duration, or `"off"` for one that never ends; and whether it is off where the file says nothing.
+    /// A duration, or `"off"` for one that never ends; and whether it is off by default.
     DurationOrOff(Limit<Duration>, bool),
     /// A size in bytes.
     Size(Limit<u64>),
@@ -135,27 +135,27 @@ pub enum Kind {
     Rate(Limit<u64>),
     /// A whole number.
     Count(Limit<u64>),
-    /// A number.
+    /// A decimal number.
     Factor(Limit<f64>),
-    /// One of a closed set; and the default.
+    /// One of a closed set of words; and the default.
     Word(&'static [Word], Option<&'static str>),
     /// One of a few whole numbers; and the default.
     Choice(&'static [u16], u16),
-    /// A text with a form of its own; and the default.
+    /// A text with a syntax of its own; and the default.
     Text(&'static Shape, Option<&'static str>),
-    /// One, or a list of them; and the default.
+    /// One element, or a list of them; and the default.
     OneOrMany(Each, &'static [&'static str]),
     /// A list.
     Many(Each),
-    /// `{ name = "value" }`, any names.
+    /// `{ name = "value" }`, with any names.
     Map(&'static Shape, &'static Shape),
     /// A table.
     Table(&'static Table),
-    /// A table, or `"off"`; a table with every default where it is absent.
+    /// A table, or `"off"`; if absent, a table with every default.
     TableOrOff(&'static Table),
-    /// A table, or `true` for one with every default; `false` says the same as nothing.
+    /// A table, or `true` for one with every default; `false` means the same as absence.
     TableOrTrue(&'static Table),
-    /// A table, or a text that stands for the table with only this key.
+    /// A table, or a text that means a table with only this key.
     TableOrText(&'static Table, &'static str),
     /// `[[…]]`
     Tables(&'static Table),
@@ -163,21 +163,21 @@ pub enum Kind {
     NamedTables(&'static Table),
 }
 
-/// What each element of a list is.
+/// The kind of each element of a list.
 #[derive(Clone, Copy, Debug)]
 pub enum Each {
-    /// One of a closed set.
+    /// One of a closed set of words.
     Word(&'static [Word]),
-    /// A text with a form of its own.
+    /// A text with a syntax of its own.
     Text(&'static Shape),
     /// A table.
     Table(&'static Table),
-    /// A table, or a text that stands for the table with only this key.
+    /// A table, or a text that means a table with only this key.
     TableOrText(&'static Table, &'static str),
 }
 
 impl Each {
-    /// What a key of that takes.
+    /// The kind of a key with such elements.
     pub const fn kind(self) -> Kind {
         match self {
             Each::Word(words) => Kind::Word(words, None),
@@ -210,19 +210,19 @@ pub const fn millis(count: u64) -> Duration {
 }
 
 impl<T: Copy> Limit<T> {
-    /// A default, and from least to most.
+    /// A default, and bounds from least to most.
     pub const fn new(default: T, least: T, most: T, reason: &'static str) -> Self {
         Self { default: Some(default), least, most, reason }
     }
 
-    /// From least to most; absence means something of its own.
+    /// Bounds from least to most; absence has a meaning of its own.
     pub const fn optional(least: T, most: T, reason: &'static str) -> Self {
         Self { default: None, least, most, reason }
     }
 }
 
 impl Shape {
-    /// A text that is written as it is read.
+    /// A text whose written form is its normal form.
     pub const fn new(
         name: &'static str,
         example: &'static str,
@@ -240,25 +240,25 @@ impl Shape {
         }
     }
 
-    /// A `$` begins a variable.
+    /// Marks that `$` begins a variable.
     pub const fn with_variables(mut self) -> Self {
         self.has_variables = true;
         self
     }
 
-    /// What is compared with, in which signs at the ends mean something.
+    /// Marks a pattern, with special characters at the ends.
     pub const fn with_signs(mut self) -> Self {
         self.is_pattern = true;
         self
     }
 
-    /// In a list, `"@file:PATH"` stands for the lines of a file.
+    /// Marks that in a list, `"@file:PATH"` stands for the lines of a file.
     pub const fn from_files(mut self) -> Self {
         self.from_files = true;
         self
     }
 
-    /// Takes bare numbers, too.
+    /// Marks that bare numbers are accepted, too.
     pub const fn or_number(mut self) -> Self {
         self.takes_numbers = true;
         self
@@ -272,12 +272,12 @@ impl std::fmt::Debug for Shape {
 }
 
 impl Word {
-    /// A word and what it means.
+    /// A word and its meaning.
     pub const fn new(word: &'static str, doc: &'static str) -> Self {
         Self { word, doc, also: &[] }
     }
 
-    /// What other programs call it.
+    /// Sets its names in other programs.
     pub const fn also(mut self, names: &'static [&'static str]) -> Self {
         self.also = names;
         self
@@ -285,7 +285,7 @@ impl Word {
 }
 
 impl Key {
-    /// A key that takes this. Its name and its text follow by [`Self::named`].
+    /// A key of this kind. [`Self::named`] adds its name and its text.
     pub const fn new(kind: Kind) -> Self {
         Self {
             name: "",
@@ -307,128 +307,128 @@ impl Key {
         }
     }
 
-    /// The name and what it does.
+    /// Sets the name and the text.
     pub const fn named(mut self, name: &'static str, doc: &'static str) -> Self {
         self.name = name;
         self.doc = doc;
         self
     }
 
-    /// The default in words.
+    /// Sets the default in words.
     pub const fn default(mut self, words: &'static str) -> Self {
         self.default = words;
         self
     }
 
-    /// A file without it is refused.
+    /// Marks that a file without it is refused.
     pub const fn required(mut self) -> Self {
         self.required = true;
         self
     }
 
-    /// A change waits for a restart.
+    /// Marks that a change needs a restart.
     pub const fn restart(mut self) -> Self {
         self.restart = true;
         self
     }
 
-    /// For HTTP only.
+    /// Limits it to HTTP.
     pub const fn http(mut self) -> Self {
         self.only = Only::Http;
         self
     }
 
-    /// For HTTP, TCP and MySQL: connections.
+    /// Limits it to HTTP, TCP and MySQL: connections.
     pub const fn stream(mut self) -> Self {
         self.only = Only::Stream;
         self
     }
 
-    /// For HTTP and TCP, which have routes.
+    /// Limits it to HTTP and TCP, which have routes.
     pub const fn routed(mut self) -> Self {
         self.only = Only::Routed;
         self
     }
 
-    /// For HTTP and MySQL, whose connections to backends are kept for others.
+    /// Limits it to HTTP and MySQL, whose connections to backends are reused.
     pub const fn kept(mut self) -> Self {
         self.only = Only::Kept;
         self
     }
 
-    /// For MySQL only.
+    /// Limits it to MySQL.
     pub const fn mysql(mut self) -> Self {
         self.only = Only::Mysql;
         self
     }
 
-    /// Known, and refused: this version does not do it yet.
+    /// Marks it as known but refused: this version does not implement it yet.
     pub const fn not_built(mut self) -> Self {
         self.built = false;
         self
     }
 
-    /// For TCP only.
+    /// Limits it to TCP.
     pub const fn tcp(mut self) -> Self {
         self.only = Only::Tcp;
         self
     }
 
-    /// For UDP only.
+    /// Limits it to UDP.
     pub const fn udp(mut self) -> Self {
         self.only = Only::Udp;
         self
     }
 
-    /// For TCP and UDP.
+    /// Limits it to TCP and UDP.
     pub const fn transport(mut self) -> Self {
         self.only = Only::Transport;
         self
     }
 
-    /// For this plane only.
+    /// Limits it to these planes.
     pub const fn on(mut self, planes: Planes) -> Self {
         self.planes = planes;
         self
     }
 
-    /// What other programs call it.
+    /// Sets its names in other programs.
     pub const fn also(mut self, names: &'static [&'static str]) -> Self {
         self.also = names;
         self
     }
 
-    /// Words that are right elsewhere, and what to say to whoever writes them here.
+    /// Sets names that are right elsewhere, and the hint for an operator who writes them here.
     pub const fn instead(mut self, words: &'static [(&'static [&'static str], &'static str)]) -> Self {
         self.instead = words;
         self
     }
 
-    /// Stands before those that are not first.
+    /// Marks that it comes before keys without this mark.
     pub const fn first(mut self) -> Self {
         self.first = true;
         self
     }
 
-    /// Its values are shown to nobody.
+    /// Marks that its values are never shown.
     pub const fn secret(mut self) -> Self {
         self.secret = true;
         self
     }
 
-    /// Where a route does not have it, it is as its listener has it.
+    /// Marks that a route without it inherits it from its listener.
     pub const fn inherited(mut self) -> Self {
         self.inherited = true;
         self
     }
 
-    /// A list from a file without an element says the same as no list.
+    /// Marks that a list that is empty after reading its file means the same as no list.
     pub const fn may_be_empty(mut self) -> Self {
         self.may_be_empty = true;
         self
     }
 
-    /// The effective config has it only where it differs from what would hold without it.
+    /// Marks that the effective config shows it only if it differs from what would apply without it.
     pub const fn brief(mut self) -> Self {
         self.brief = true;
         self
@@ -436,7 +436,7 @@ impl Key {
 }
 
 impl Table {
-    /// Its keys, those of its parts among them, in the order of the reference page.
+    /// Its keys, including those of its parts, in the order of the reference page.
     pub fn keys(&self) -> Vec<&'static Key> {
         fn collect(rows: &'static [Row], keys: &mut Vec<&'static Key>) {
             for row in rows {
@@ -452,7 +452,7 @@ impl Table {
         keys
     }
 
-    /// The key of this name.
+    /// The key with this name.
     pub fn key(&self, name: &str) -> Option<&'static Key> {
         fn find(rows: &'static [Row], name: &str) -> Option<&'static Key> {
             rows.iter().find_map(|row| match row {
@@ -463,7 +463,7 @@ impl Table {
         find(self.rows, name)
     }
 
-    /// Whether it is written below a header of its own.
+    /// Whether it is written under a header of its own.
     pub fn has_header(&self) -> bool {
         self.path.starts_with('[')
     }
@@ -472,7 +472,7 @@ impl Table {
         self.keys().iter().map(|key| format!("`{}`", key.name)).collect::<Vec<_>>().join(", ")
     }
 
-    /// Itself and every table below it, each before those below it.
+    /// This table and all its subtables, each before its own subtables.
     pub fn with_all_below(&'static self) -> Vec<&'static Table> {
         fn visit(table: &'static Table, found: &mut Vec<&'static Table>) {
             found.push(table);
@@ -487,7 +487,7 @@ impl Table {
 }
 
 impl Kind {
-    /// What it takes, for people: "a duration such as `"30s"`".
+    /// A description of the accepted values: "a duration such as `"30s"`".
     pub fn expected(&self) -> String {
         match self {
             Kind::Bool(_) | Kind::YesOrNo => "`true` or `false`".to_owned(),

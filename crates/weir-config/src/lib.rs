@@ -1,14 +1,14 @@
-//! What did the operator ask for?
+//! Reads and checks the configuration: what the operator asked for.
 //!
 //! Reads `weir.toml` into a [`Config`]: typed, complete (every default filled in) and cross-checked (every
-//! name that is used exists). All mistakes are reported at once. Never opens a socket and never reads a
-//! clock; reading the file itself is the caller's work, so that the same text gives the same answer
-//! everywhere.
+//! name that is used exists). All mistakes are reported at once. The crate never opens a socket and never
+//! reads a clock. Reading the files themselves is the caller's work, so that the same text gives the same
+//! answer everywhere.
 //!
-//! Laid out by subject: a key's name, type, default, bounds, text and checks stand in one place, in the file
-//! of its table. Start reading at `runtime.rs`, the smallest of them, then `config.rs` (the whole file) and
-//! `parse.rs` (the way from text to config). How a table declares both a struct and its keys is in
-//! `setting.rs`.
+//! The crate is laid out by subject: a key's name, type, default, bounds, text and checks are in one place,
+//! in the file of its table. Start reading at `runtime.rs`, the smallest table, then `config.rs` (the whole
+//! file) and `parse.rs` (the way from text to config). `setting.rs` explains how one declaration makes both a
+//! struct and its keys.
 #![forbid(unsafe_code)]
 
 mod acme;

@@ -1,4 +1,4 @@
-//! `[listener.NAME]`: one place where clients are accepted.
+//! `[listener.NAME]`: where clients are accepted, and what happens to their requests.
 
 pub(crate) mod binds;
 mod interfaces;
@@ -282,7 +282,7 @@ impl Part for Speaks {
 }
 
 impl Speaks {
-    /// Its word.
+    /// The protocol.
     pub fn protocol(&self) -> Protocol {
         match self {
             Speaks::Http(_) => Protocol::Http,
@@ -294,13 +294,12 @@ impl Speaks {
 }
 
 impl Listener {
-    /// What it speaks.
+    /// The protocol that it speaks.
     pub fn protocol(&self) -> Protocol {
         self.speaks.protocol()
     }
 
-    /// What is said of its HTTP. Where it speaks none: a listener without any version, that asks nothing of
-    /// its requests.
+    /// Its HTTP settings. If it does not speak HTTP: settings without any version and without any checks.
     pub fn http(&self) -> &Http {
         static NONE: LazyLock<Http> = LazyLock::new(|| Http {
             versions: Vec::new(),
@@ -312,7 +311,7 @@ impl Listener {
         }
     }
 
-    /// What is said of its MySQL; `None` where it speaks something else.
+    /// Its MySQL settings; `None` if it speaks another protocol.
     pub fn mysql(&self) -> Option<&ListenerMysql> {
         match &self.speaks {
             Speaks::Mysql(mysql) => Some(mysql),
@@ -321,7 +320,7 @@ impl Listener {
     }
 }
 
-/// Says what follows from something else where a listener does not say it itself.
+/// Fills in values that follow from other settings of a listener.
 pub(crate) fn assume(listener: &mut Fields) {
     let versions: &[HttpVersion] = match listener.get("tls") {
         Some(_) => &[HttpVersion::H1, HttpVersion::H2],
@@ -333,7 +332,7 @@ pub(crate) fn assume(listener: &mut Fields) {
     route::assume(listener);
 }
 
-/// Notes what is wrong with the listeners of a file.
+/// Reports mistakes in the listeners of a file.
 pub(crate) fn check(root: &Fields, listeners: &[Arc<Listener>], findings: &mut Findings<'_>) {
     let speaks_plain_http = |fields: &Fields| {
         fields.lacks("tls") && spoken(fields).is_none_or(|protocol| protocol == Protocol::Http)
@@ -390,7 +389,7 @@ pub(crate) fn check(root: &Fields, listeners: &[Arc<Listener>], findings: &mut F
     }
 }
 
-/// What a protocol needs, and what means nothing to it.
+/// Checks what a protocol needs, and keys that it does not use.
 fn of_protocol(listener: &Listener, fields: &Fields, findings: &mut Findings<'_>) {
     let Some(protocol) = spoken(fields) else { return };
     inapplicable(fields, fields, protocol, findings);
@@ -418,8 +417,7 @@ fn of_protocol(listener: &Listener, fields: &Fields, findings: &mut Findings<'_>
     timeout::check(fields, findings);
 }
 
-/// Keys that only other protocols know. A table that means nothing is named once, not once for each of its
-/// keys.
+/// Reports keys of other protocols. A table without effect is reported once, not once for each of its keys.
 fn inapplicable(listener: &Fields, fields: &Fields, protocol: Protocol, findings: &mut Findings<'_>) {
     for entry in &fields.entries {
         let Some(key) = fields.schema.key(&entry.name) else { continue };
@@ -454,7 +452,7 @@ fn no_pool(listener: &Fields, protocol: Protocol, findings: &mut Findings<'_>) {
     findings.error(listener.at, format!("listener `{name}` has no `pool`"), expected);
 }
 
-/// A listener's `http`.
+/// Checks a listener's `http`.
 fn versions(listener: &Fields, findings: &mut Findings<'_>) {
     let Some(entry) = listener.get("http") else { return };
     let Value::List(list) = &entry.value else { return };

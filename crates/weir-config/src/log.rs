@@ -177,37 +177,37 @@ words! {
     }
 }
 
-/// The name of the log of `[log]`.
+/// The name of the access log in `[log]`.
 pub const MAIN_LOG: &str = "main";
 
-/// Most `[access_log.NAME]` of a file (count): each has a thread that writes, and a queue of 8 MiB.
+/// Most `[access_log.NAME]` in a file (count): each has a writer thread, and a queue of 8 MiB.
 pub const MOST_ACCESS_LOGS: usize = 16;
 
 impl Syslog {
-    /// What a message begins with, between `<` and `>` (RFC 5424 section 6.2.1).
+    /// The priority value at the beginning of a message, between `<` and `>` (RFC 5424 section 6.2.1).
     pub fn priority(&self) -> u16 {
         self.facility as u16 * 8 + self.severity as u16
     }
 }
 
 impl LogLines {
-    /// Whether lines are those of a format as it is, and all of them.
+    /// Whether it writes all lines, in an unchanged format.
     pub fn is_plain(&self) -> bool {
         self.line.is_none() && self.fields.is_empty() && self.standard_fields && !self.is_choosy()
     }
 
-    /// Whether lines may be left out.
+    /// Whether it may leave lines out.
     pub fn is_choosy(&self) -> bool {
         self.has_conditions() || self.share < 1.0
     }
 
-    /// Whether a line needs to be of a kind.
+    /// Whether lines have to meet a condition.
     pub fn has_conditions(&self) -> bool {
         !self.status.is_empty() || self.slower_than.is_some() || self.except_done
     }
 }
 
-/// The access logs of a config by name: that of `[log]` first.
+/// The access logs of a config by name, with that of `[log]` first.
 pub fn all<'c>(
     main: &'c Log,
     others: &'c [Arc<AccessLog>],

@@ -1,5 +1,5 @@
-//! `[listener.NAME.maintenance]`: what clients are told while `weir maintenance` has switched their part of
-//! the service off, and who gets through.
+//! `[listener.NAME.maintenance]`: what clients get while `weir maintenance` has switched their part of the
+//! service off, and which clients are served anyway.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ table! {
 }
 
 impl Maintenance {
-    /// The page of its own; `None` without one.
+    /// The page of this table; `None` if it has none.
     pub fn page(&self) -> Option<ErrorPage> {
         (self.file.is_some() || self.body.is_some()).then(|| ErrorPage {
             status: vec![ErrorStatus::One(503)],
@@ -50,7 +50,7 @@ impl Maintenance {
     }
 }
 
-/// Notes what is wrong with the table of a listener or a route.
+/// Reports mistakes in the table of a listener or a route.
 pub(crate) fn check(fields: &Fields, findings: &mut Findings<'_>) {
     let Some(page) = fields.get("maintenance").and_then(|_| fields.table("maintenance")) else { return };
     match (page.get("file"), page.get("body"), page.get("content_type")) {

@@ -1,4 +1,4 @@
-//! `[map.NAME]`: keys and values from a file, and which of them a request has.
+//! `[map.NAME]`: keys and values from a file, looked up for requests.
 
 pub(crate) mod content;
 mod edit;
@@ -23,12 +23,12 @@ use crate::values::address::FILE;
 use crate::values::http::field_value;
 use crate::values::template::{key_template, of_anybody};
 
-/// What is looked up in a map.
+/// The text that is looked up in a map.
 static MAP_KEY: Shape =
     Shape::new("what a map is asked for", "$host", |text| map_key(text).map(|_| text.to_owned()));
-/// What a map says of what it does not have.
+/// The default value of a map.
 static MAP_VALUE: Shape = Shape::new("a map's value", "app", field_value);
-/// The name of a map, where its value is compared.
+/// The name of a map whose value is compared.
 pub(crate) static MAP_NAME: Shape = Shape::new("the name of a map", "m", |text| (NAME.read)(text));
 
 words! {
@@ -76,23 +76,23 @@ table! {
 }
 
 impl MapKind {
-    /// Whether keys may stand anywhere in a text: then there may be [`content::MOST_PATTERNS`].
+    /// Whether keys may match anywhere in a text, which limits their number to [`content::MOST_PATTERNS`].
     fn is_by_patterns(self) -> bool {
         matches!(self, MapKind::Contains | MapKind::Expression)
     }
 }
 
 impl MapFile {
-    /// What of the file can be asked, and its mistakes. Nothing where the file was not read.
+    /// The compiled content of the file. Empty if the file was not read.
     ///
     /// # Errors
-    /// What is wrong with it: each line on its own, `FILE:LINE: …`.
+    /// The mistakes in it, one line each: `FILE:LINE: …`.
     pub fn content(&self) -> Result<MapContent, Vec<String>> {
         let Some(file) = &self.file else { return Ok(MapContent::default()) };
         self.content_of(&file.content)
     }
 
-    /// The same of what the file holds by now.
+    /// The same, for new content of the file.
     ///
     /// # Errors
     /// As [`Self::content`].
@@ -102,7 +102,7 @@ impl MapFile {
             .map_err(|mistakes| mistakes.iter().map(|it| format!("{path}:{it}")).collect())
     }
 
-    /// The file's name, as the config has it.
+    /// The file's name, as in the config.
     pub fn path(&self) -> &str {
         self.file.as_ref().map_or("", |file| &file.path)
     }
@@ -122,7 +122,7 @@ fn map_key(text: &str) -> Result<Template, Refused> {
     Ok(template)
 }
 
-/// Says what follows from what is looked up.
+/// Fills in values that follow from the key.
 pub(crate) fn assume(map: &mut Fields) {
     let is_name = map
         .value("key")
@@ -133,7 +133,7 @@ pub(crate) fn assume(map: &mut Fields) {
     }
 }
 
-/// The pools that the map of a route may name.
+/// The pools that the map of a route may choose.
 pub(crate) fn pools(route: &Fields) -> impl Iterator<Item = &str> {
     let by_map = route.get("pool_map").and_then(|_| route.table("pool_map"));
     by_map.into_iter().flat_map(|by_map| by_map.list("pools")).filter_map(|(_, pool)| match pool {
@@ -142,14 +142,14 @@ pub(crate) fn pools(route: &Fields) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The variables that a map's key has; none for a map that is not there.
+/// The variables in a map's key; none if the map does not exist.
 pub(crate) fn key_of(root: &Fields, name: &str) -> Vec<Variable> {
     let map = root.named("map").find(|map| map.name == name);
     let key = map.and_then(|map| map.value("key")).and_then(Template::of);
     key.map(|key| key.variables().cloned().collect()).unwrap_or_default()
 }
 
-/// Notes lines that can't be read, maps that are not there, and what can't stand beside a choice by map.
+/// Reports lines that can't be read, maps that don't exist, and keys that contradict a choice by map.
 pub(crate) fn check(root: &Fields, findings: &mut Findings<'_>) {
     for map in root.named("map") {
         if map.name.contains('.') {
@@ -171,7 +171,7 @@ pub(crate) fn check(root: &Fields, findings: &mut Findings<'_>) {
     }
 }
 
-/// Mistakes that are told of one file (count); a file of another form would have one in each line.
+/// Most mistakes reported for one file (count); a file in another format would have one in each line.
 const MOST_TOLD: usize = 20;
 
 fn lines(map: &Fields, findings: &mut Findings<'_>) {
@@ -188,7 +188,7 @@ fn lines(map: &Fields, findings: &mut Findings<'_>) {
     }
 }
 
-/// Notes maps that are named in a table, or below it, and are not there.
+/// Reports maps that a table, or a subtable, names and that don't exist.
 fn named_in(root: &Fields, fields: &Fields, findings: &mut Findings<'_>) {
     for entry in &fields.entries {
         let Some(key) = fields.schema.key(&entry.name) else { continue };
@@ -210,7 +210,7 @@ fn named_in(root: &Fields, fields: &Fields, findings: &mut Findings<'_>) {
     }
 }
 
-/// Shapes of texts with variables that are not marked as such, since a word may stand for one.
+/// Shapes of texts with variables that are not marked as such, because they also accept words.
 const WITH_WORDS: [&str; 4] =
     ["what to split by", "what to count by", "a hash key", "what a map is asked for"];
 

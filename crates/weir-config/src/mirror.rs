@@ -1,4 +1,4 @@
-//! `mirror` of a route: copies of its requests for another pool, whose answers nobody waits for.
+//! `mirror` of a route: copies of its requests sent to another pool, whose answers are ignored.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub(crate) fn pools(route: &Fields) -> impl Iterator<Item = &str> {
     route.get("mirror").and_then(|_| route.table("mirror")).and_then(|mirror| mirror.text("pool")).into_iter()
 }
 
-/// Notes pools that are not there or the route's own, and routes that have nothing to copy.
+/// Reports pools that don't exist or are the route's own, and routes that have nothing to copy.
 pub(crate) fn check(root: &Fields, findings: &mut Findings<'_>) {
     for listener in root.named("listener") {
         if spoken(listener).is_some_and(|protocol| protocol != Protocol::Http) {

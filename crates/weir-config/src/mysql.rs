@@ -1,5 +1,5 @@
-//! MySQL: what is said of a listener that speaks it, and `[pool.NAME.mysql]`, how servers and their roles are
-//! known and how clients log in.
+//! MySQL: the settings of a listener that speaks it, and `[pool.NAME.mysql]`: how servers and their roles are
+//! found, and how clients log in.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -141,7 +141,7 @@ table! {
 }
 
 impl PoolMysql {
-    /// Whether somebody asks the servers who the primary is, so that roles change while Weir runs.
+    /// Whether the servers are monitored, so that roles can change while Weir runs.
     pub fn is_watched(&self) -> bool {
         self.topology != MysqlTopology::Static
     }
@@ -215,7 +215,7 @@ fn server_version(text: &str) -> Result<String, Refused> {
     Ok(text.to_owned())
 }
 
-/// Says that looks without a primary are never longer apart than those with one.
+/// Makes sure that checks without a primary are at least as frequent as those with one.
 pub(crate) fn assume_pool(pool: &mut Fields) {
     for mysql in pool.below_mut("mysql") {
         let Some(Value::Duration(interval)) = mysql.holds("interval").map(|value| value.into_owned()) else {
@@ -227,7 +227,7 @@ pub(crate) fn assume_pool(pool: &mut Fields) {
     }
 }
 
-/// A listener that speaks MySQL: what its pool has to say, and what its TLS needs.
+/// Checks a listener that speaks MySQL: what its pool must have, and what its TLS needs.
 pub(crate) fn check_listener(root: &Fields, listener: &Fields, findings: &mut Findings<'_>) {
     if spoken(listener) != Some(Protocol::Mysql) {
         return;
@@ -273,7 +273,7 @@ fn passes_through(listener: &Fields) -> bool {
     listener.table("tls").is_some_and(|tls| tls.word("mode") == TlsMode::Passthrough.word())
 }
 
-/// A pool's `mysql`: accounts and files that belong together, and who else uses the pool.
+/// Checks a pool's `mysql`: accounts and files that belong together, and other users of the pool.
 pub(crate) fn check_pool(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
     if let Some(mysql) = uses.first(&pool.name, |protocol| protocol == Protocol::Mysql)
         && let Some(other) =
@@ -310,7 +310,7 @@ pub(crate) fn check_pool(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>
     let in_vain: &[&str] = match mysql.passwords {
         Passwords::Learn => &["passwords_file"],
         Passwords::File => &["accounts"],
-        // Its keys are of use where one side speaks TLS and the other does not.
+        // Its keys are needed if one side speaks TLS and the other does not.
         Passwords::Relay => &[
             "passwords_file",
             "prepared_statements",

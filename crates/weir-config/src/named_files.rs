@@ -1,4 +1,4 @@
-//! Files that a config names and does not hold, and what is wrong with them.
+//! Files that a config names without containing their content, and problems with them.
 
 use std::path::{Path, PathBuf};
 
@@ -6,16 +6,16 @@ use crate::report::Severity;
 use crate::tls::{Certificate, ListenerTls, PoolTls};
 use crate::world::{Nothing, World};
 
-/// Looks at the files that a config names. This crate opens none of them either.
+/// Examines the files that a config names. This crate opens none of them itself.
 pub trait NamedFiles: World {
-    /// Looks at files as who puts them to their use does, without a change to any: all that is wrong with
-    /// them. Where there is no disk nothing is said against them.
+    /// Examines files in the way that their user would, without changing any, and returns all problems. An
+    /// implementation without a disk finds none.
     fn look_at(&self, _files: &FileUse<'_>) -> Vec<FileProblem> {
         Vec::new()
     }
 
-    /// Whether there is a user or group of this name, or number; `Err` says what is expected. Where there is
-    /// no disk everybody is there.
+    /// Checks that a user or group with this name or number exists; `Err` says what is expected. An
+    /// implementation without a disk accepts all.
     fn knows(&self, _holder: FileHolder, _name: &str) -> Result<(), String> {
         Ok(())
     }
@@ -23,7 +23,7 @@ pub trait NamedFiles: World {
 
 impl NamedFiles for Nothing {}
 
-/// Whom a file is to belong to.
+/// The kind of owner of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileHolder {
     /// A user.
@@ -33,7 +33,7 @@ pub enum FileHolder {
 }
 
 impl FileHolder {
-    /// The word in messages.
+    /// The word for messages.
     pub fn word(self) -> &'static str {
         match self {
             FileHolder::User => "user",
@@ -42,52 +42,52 @@ impl FileHolder {
     }
 }
 
-/// Files that a config names and does not hold, with what they are for.
+/// Files that a config names without containing their content, by their purpose.
 #[derive(Clone, Copy, Debug)]
 pub enum FileUse<'c> {
-    /// Holds the token of the admin API.
+    /// Contains the token of the admin API.
     AdminToken(&'c Path),
-    /// A certificate with its key, to be shown to clients.
+    /// A certificate with its key, to be presented to clients.
     Certificate(&'c Certificate),
-    /// A folder of more of them.
+    /// A folder with more of them.
     CertificateFolder(&'c Path),
-    /// The authorities of clients, and the lists of what they have revoked.
+    /// Certificate authorities for clients, and their revocation lists.
     Clients(&'c ListenerTls),
-    /// Keys for tickets.
+    /// Keys for session tickets.
     TicketKeys(&'c [PathBuf]),
-    /// What TLS is spoken with towards the backends of a pool, which are at these addresses.
+    /// The TLS files for the backends of a pool, and the addresses of the backends.
     Backends(&'c PoolTls, &'c [&'c str]),
-    /// Holds authorities.
+    /// Contains certificate authorities.
     Authorities(&'c Path),
-    /// Holds what sticky cookies are sealed with.
+    /// Contains the secret that seals sticky cookies.
     StickySecret(&'c Path),
-    /// Holds a password.
+    /// Contains a password.
     Password(&'c Path),
-    /// Holds names and passwords of accounts.
+    /// Contains names and passwords of accounts.
     Accounts(&'c Path),
-    /// Holds the RSA key that clients are shown, or will hold it.
+    /// Contains the RSA key that is shown to clients, or will contain it.
     OwnKey(&'c Path),
-    /// Holds the RSA key of servers.
+    /// Contains the RSA key of servers.
     ServerKey(&'c Path),
-    /// Gets lines of a log.
+    /// Receives the lines of a log.
     Log(&'c Path),
 }
 
-/// What is wrong with a file that a config names.
+/// A problem with a file that a config names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileProblem {
-    /// Whether the config can't be put in force with it.
+    /// Whether it keeps the config from being put in force.
     pub severity: Severity,
-    /// Which: as the config names it, or one in a folder that it names.
+    /// The file: as the config names it, or one in a folder that it names.
     pub file: PathBuf,
-    /// What is wrong, as what is said of the file: "can't be used".
+    /// The problem, in words that follow the file's name: "can't be used".
     pub what: String,
     /// Why, what was expected, or what to do.
     pub hint: String,
 }
 
 impl FileProblem {
-    /// Of a file that can't be put to its use, and why.
+    /// The problem of a file that can't be used, and why.
     pub fn unusable(file: &Path, why: impl Into<String>) -> FileProblem {
         let (file, what) = (file.to_owned(), "can't be used".to_owned());
         FileProblem { severity: Severity::Error, file, what, hint: why.into() }

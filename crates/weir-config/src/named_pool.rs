@@ -4,17 +4,17 @@ use crate::fields::Fields;
 use crate::report::{Findings, Span};
 use crate::suggest::{nearest, one_of};
 
-/// Notes a key such as `pool = "…"` that names none.
+/// Reports a key such as `pool = "…"` whose pool does not exist.
 pub(crate) fn exists(root: &Fields, fields: &Fields, key: &str, findings: &mut Findings<'_>) {
     if let Some(name) = fields.text(key) {
         is_there(root, fields.at(key), name, findings);
     }
 }
 
-/// Notes a name that is no pool's.
+/// Reports a name that is not the name of a pool.
 pub(crate) fn is_there(root: &Fields, at: Span, name: &str, findings: &mut Findings<'_>) {
     let defined = root.map("pool");
-    // `[pool]` itself could not be read: nobody knows what was meant to be there.
+    // `[pool]` itself could not be read: its pools are unknown.
     if defined.iter().any(|entry| entry.name == name) || root.is_bad("pool") || root.meant.contains(&"pool") {
         return;
     }

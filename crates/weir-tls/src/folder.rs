@@ -59,7 +59,7 @@ pub(crate) fn load(folder: &Path, provider: &CryptoProvider) -> Result<Vec<Loade
     files(folder)?.iter().map(|file| acme::load(file, provider)).collect()
 }
 
-/// As [`load`], but reads only `changed` and the files that differ from those in `before`.
+/// As [`load`], but reads only `changed` and files that are not in `before`; the others must be unchanged.
 pub(crate) fn load_changed(
     folder: &Path,
     changed: &Path,

@@ -1,4 +1,4 @@
-//! A stream of a connection that carries many: what HTTP/2 and HTTP/3 have in common for an exchange.
+//! A stream of a multiplexed connection: what HTTP/2 and HTTP/3 have in common for an exchange.
 
 use std::future::poll_fn;
 use std::io;
@@ -16,20 +16,21 @@ use crate::http::{h2, h3};
 
 /// One request and its response on a multiplexed connection. The peer is a client or a backend.
 pub enum Muxed {
-    /// Of an HTTP/2 connection.
+    /// A stream of an HTTP/2 connection.
     H2(h2::Stream),
-    /// Of an HTTP/3 connection.
+    /// A stream of an HTTP/3 connection.
     H3(h3::Stream),
 }
 
-/// The head of a response under way. What an encoder refuses is told by [`Muxed::send_head`].
+/// The head of a response that is being written. If the encoder refuses a field, [`Muxed::send_head`] reports
+/// it.
 pub enum Head {
     H2(h2::ResponseParts),
     H3(h3::ResponseParts),
 }
 
 impl Head {
-    /// Puts a field behind those there are; `:status` is one.
+    /// Appends a field; `:status` is one too.
     pub fn field(&mut self, name: &[u8], value: &[u8]) {
         match self {
             Head::H2(parts) => parts.field(name, value),
@@ -47,7 +48,7 @@ impl Muxed {
         }
     }
 
-    /// What is spoken on its connection.
+    /// The protocol of its connection.
     pub fn spoken(&self) -> Spoken {
         match self {
             Muxed::H2(_) => Spoken::Http2,
@@ -55,7 +56,7 @@ impl Muxed {
         }
     }
 
-    /// Takes what has come together although nobody has room for it.
+    /// Takes content that has piled up although no buffer is free for it.
     pub fn gather(&mut self, context: &mut Context<'_>) {
         match self {
             Muxed::H2(stream) => stream.gather(context),
@@ -63,7 +64,7 @@ impl Muxed {
         }
     }
 
-    /// Moves content into the free room of `buffer`, after [`Self::poll_readable`]; zero is the end of the
+    /// Moves content into the free part of `buffer`, after [`Self::poll_readable`]; 0 means the end of the
     /// stream.
     pub fn take(&mut self, buffer: &mut Buffer) -> io::Result<usize> {
         match self {
@@ -80,13 +81,13 @@ impl Muxed {
         }
     }
 
-    /// Whether dropping it with some of the request unread resets what the client has not read of the answer
-    /// either, in the eyes of some clients.
+    /// Whether dropping the stream with part of the request unread makes some clients discard the part of the
+    /// answer that they have not read yet.
     pub fn resets_behind_answers(&self) -> bool {
         matches!(self, Muxed::H2(stream) if !stream.is_ended())
     }
 
-    /// The fields behind the content, once the end was received; given once.
+    /// The trailers, once the end was received; given only once.
     pub fn take_trailers(&mut self) -> Option<Box<Trailers>> {
         match self {
             Muxed::H2(stream) => stream.take_trailers(),
@@ -102,7 +103,7 @@ impl Muxed {
         }
     }
 
-    /// Sends a response's head; `is_last` when nothing follows. Interim ones are told by their status.
+    /// Sends a response's head; `is_last` if nothing follows. Interim heads are recognised by their status.
     pub fn send_head(&mut self, head: Head, is_last: bool) -> io::Result<()> {
         match (self, head) {
             (Muxed::H2(stream), Head::H2(parts)) => stream.send_head(parts.into_response()?, is_last),
@@ -119,19 +120,19 @@ impl Muxed {
         }
     }
 
-    /// As [`Self::poll_send`], for content that nothing but the end follows: where it goes in one piece, the
-    /// end goes with it.
+    /// As [`Self::poll_send`], for content that only the end follows: if it is sent in one piece, the end is
+    /// sent with it.
     pub fn poll_send_last(&mut self, context: &mut Context<'_>, content: &[u8]) -> Poll<io::Result<usize>> {
         match self {
             Muxed::H2(stream) => stream.poll_send(context, content, true),
-            // The end is put into the packet of what goes before it in any case.
+            // The end is put into the packet of the data before it in any case.
             Muxed::H3(stream) => stream.poll_send(context, content),
         }
     }
 
-    /// Sends as much of `content` as the peer has room for now and takes it off, without a copy; some of it
-    /// is gone when ready. The end goes with the last byte where `is_last`; [`Self::poll_finish`] is still to
-    /// be called.
+    /// Sends as much of `content` as the peer has room for now and removes it from `content`, without a copy;
+    /// when ready, at least some was sent. If `is_last`, the end is sent with the last byte;
+    /// [`Self::poll_finish`] must still be called.
     pub fn poll_send_bytes(
         &mut self,
         context: &mut Context<'_>,
@@ -144,7 +145,7 @@ impl Muxed {
         }
     }
 
-    /// Ends what we send, with `trailers` where there are any. Nothing when it has ended already.
+    /// Ends our direction, with `trailers` if there are any. Does nothing if it has ended already.
     pub fn poll_finish<'a>(
         &mut self,
         context: &mut Context<'_>,
@@ -156,8 +157,8 @@ impl Muxed {
         }
     }
 
-    /// The request was not as it must be, which its answer says. In HTTP/3 the end of a stream says so too
-    /// where it is malformed.
+    /// Notes that the request was malformed, which its answer says. In HTTP/3 the way the stream ends says so
+    /// too if the message is malformed.
     pub fn note_violation(&mut self, violation: Violation) {
         match self {
             Muxed::H3(stream) => stream.note_violation(violation),
@@ -173,7 +174,7 @@ impl Muxed {
         }
     }
 
-    /// Pending, and the task is woken, for as long as the peer wants the stream.
+    /// Pending as long as the peer wants the stream; then the task is woken.
     pub fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match self {
             Muxed::H2(stream) => stream.poll_gone(context),
@@ -181,8 +182,8 @@ impl Muxed {
         }
     }
 
-    /// Ready once it is certain that the request is no copy that somebody sends again (RFC 8470). False when
-    /// the connection has ended before.
+    /// Ready once it is certain that the request is no replay (RFC 8470). False if the connection ended
+    /// before.
     pub fn poll_confirmed(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         match self {
             Muxed::H3(stream) => stream.poll_confirmed(context),
@@ -190,7 +191,7 @@ impl Muxed {
         }
     }
 
-    /// A backend's next head, interim or final. Its text goes behind what is in `text`.
+    /// A backend's next head, interim or final. Its text is appended to `text`.
     pub fn poll_response(
         &mut self,
         context: &mut Context<'_>,
@@ -205,12 +206,12 @@ impl Muxed {
         }
     }
 
-    /// No answer came, for this reason: a connection that seems dead is not used for further requests.
+    /// Notes why no answer came: a connection that seems dead is not used for further requests.
     pub fn note_unanswered(&self, why: &Failure) {
         match (why, self) {
             (Failure::BackendTimeout, Muxed::H2(stream)) => stream.give_up_connection(),
             (Failure::BackendTimeout, Muxed::H3(stream)) => stream.give_up_connection(),
-            // The time for the whole request may be short: others may be answered over the same connection.
+            // The request's total time may be short: other requests may be answered over the same connection.
             (Failure::RequestTotal(Awaited::Backend), Muxed::H2(stream)) if stream.is_unheard() => {
                 stream.give_up_connection();
             }
@@ -222,7 +223,7 @@ impl Muxed {
     }
 }
 
-/// Waits until it is certain that the request is no copy.
+/// Waits until it is certain that the request is no replay.
 pub async fn confirm(stream: &mut Muxed, deadline: &Deadline) -> Result<(), Failure> {
     poll_fn(|context| match stream.poll_confirmed(context) {
         Poll::Ready(true) => Poll::Ready(Ok(())),

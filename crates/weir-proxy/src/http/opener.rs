@@ -1,5 +1,5 @@
-//! Gets an attempt its connection to the chosen backend: one that was kept, a stream of a shared one, or a
-//! new one.
+//! Gets the connection to the chosen backend for an attempt: a kept one, a stream of a shared one, or a new
+//! one.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -27,22 +27,22 @@ use crate::http::race::Race;
 use crate::http::requester::Requester;
 use crate::http::shared_connections::SharedConnections;
 
-/// Wait between two looks at whether a backend's settings have come.
+/// Interval at which it is checked whether a backend's settings have arrived.
 const SETTINGS_PAUSE: Duration = Duration::from_millis(5);
 
-/// Requests go over TCP for so long before QUIC is tried again, where it did not get through.
+/// How long requests use TCP before QUIC is tried again, if it did not get through.
 const NO_QUIC: Duration = Duration::from_secs(60);
 
-/// What comes of a connection that is opened to be shared.
+/// The result of opening a connection to be shared.
 enum Got {
-    /// Room on a shared one.
+    /// A stream on a shared connection.
     Slot(StreamSlot),
-    /// One of its own: the backend had the choice, and picked HTTP/1.1.
+    /// A connection of its own: the backend could choose, and chose HTTP/1.1.
     Own(backends::Connection),
 }
 
-/// The one try at QUIC where it did not get through before. Where nothing came of it, for the client has
-/// left, say, it is another's.
+/// The single attempt at QUIC after it did not get through before. If this attempt has no result, for example
+/// because its client has left, another exchange may make it.
 struct Trial<'b> {
     picked: &'b Picked,
     is_over: bool,
@@ -56,22 +56,21 @@ impl Drop for Trial<'_> {
     }
 }
 
-/// What is needed to get a connection to a backend. The client's stream is free meanwhile.
+/// What is needed to get a connection to a backend. The client's stream is not borrowed meanwhile.
 pub struct Opener<'a> {
     pub requester: &'a Requester,
     pub exchange: &'a mut Exchange,
     pub forwarding: &'a Forwarding<'a>,
     pub chosen: &'a Chosen,
-    /// What a new connection begins with.
+    /// The PROXY header that a new connection begins with.
     pub header: ProxyHeader,
-    /// For one to come about.
+    /// Time limit for opening a connection.
     pub connect: Duration,
-    /// What is sent, where two backends may be asked at once.
+    /// The request to send, if two backends may be asked in parallel.
     pub race: Option<&'a Race>,
 }
 
-/// A connection to `chosen` that is kept and has been idle for less than `max_idle`; `None` where it is to be
-/// a new one.
+/// A kept connection to `chosen` that has been idle for less than `max_idle`; `None` if a new one is needed.
 #[inline]
 pub fn take_idle(chosen: &Chosen, now: Duration, max_idle: Option<Duration>) -> Option<Busy<Connection>> {
     let backend = chosen.backend();
@@ -81,13 +80,13 @@ pub fn take_idle(chosen: &Chosen, now: Duration, max_idle: Option<Duration>) -> 
 }
 
 impl Opener<'_> {
-    /// A new connection.
+    /// Opens a new connection.
     pub async fn open(&mut self) -> Result<(Busy<Connection>, bool), Failure> {
         let connection = Box::pin(self.connect(Offer::Usual)).await?;
         Ok((Busy::first(Connection::of_wire(connection)), false))
     }
 
-    /// A stream of a connection that the backend shares among exchanges, with the request's head sent.
+    /// Opens a stream on a connection that exchanges share, and sends the request's head.
     pub async fn open_stream(
         &mut self,
         facts: &Facts,
@@ -104,8 +103,8 @@ impl Opener<'_> {
         }
     }
 
-    /// A stream of a connection that is not open yet, with the request's head sent, or a connection of its
-    /// own where `offer` has the backend pick, and it does not share.
+    /// Opens a connection to be shared and sends the request's head on a stream of it. If `offer` lets the
+    /// backend choose, and it does not choose a shared protocol, this gives a connection of its own.
     async fn open_shared(
         &mut self,
         offer: Offer,
@@ -118,7 +117,7 @@ impl Opener<'_> {
         }
     }
 
-    /// The request's head as streams carry it.
+    /// The request's head in the form for streams.
     fn stream_head(&self) -> Option<&::http::Request<()>> {
         match self.race {
             Some(race) => race.heads.stream.as_ref(),
@@ -126,7 +125,7 @@ impl Opener<'_> {
         }
     }
 
-    /// Sends the request's head over a connection that is shared.
+    /// Sends the request's head over a shared connection.
     async fn send_over(
         &mut self,
         slot: StreamSlot,
@@ -137,10 +136,10 @@ impl Opener<'_> {
             return Err(Failure::Connect(ConnectError::Declined));
         };
         if facts.upgrade && !Box::pin(self.allows_tunnels(&slot)).await {
-            // Another try would find the same, and take of what those need whose backend has failed.
+            // A retry would find the same, and would use up budget of requests whose backend has failed.
             return Err(Failure::NoTunnel);
         }
-        // A tunnel's stream goes on behind its head.
+        // A tunnel's stream stays open after its head.
         let is_whole = without_body && !facts.upgrade;
         let stream = slot
             .send(head, is_whole, &self.requester.worker.buffers)
@@ -148,8 +147,8 @@ impl Opener<'_> {
         Ok(Busy::first(Connection::of_stream(Muxed::H2(stream))))
     }
 
-    /// A stream of an HTTP/3 connection or, where QUIC does not get through and the pool has it so, what
-    /// there is over TCP.
+    /// Opens a stream of an HTTP/3 connection; or of whatever there is over TCP, if QUIC does not get through
+    /// and the pool allows that.
     pub async fn open_h3(
         &mut self,
         facts: &Facts,
@@ -176,10 +175,11 @@ impl Opener<'_> {
                     trial.is_over = true;
                     return Ok((self.send_over_quic(slot, without_body)?, false));
                 }
-                // Another exchange has found out.
+                // Another exchange has found that QUIC does not get through.
                 Ok(None) => {}
                 Err(failure) if !falls_back || self.requester.is_drained() => return Err(failure),
-                // A request that has no time left says nothing of QUIC, and would have none over TCP.
+                // A request that has no time left shows nothing about QUIC, and would have no time for TCP
+                // either.
                 Err(failure) if self.is_cut_short(&failure, began, patience) => return Err(failure),
                 Err(failure) => {
                     trial.is_over = true;
@@ -195,16 +195,16 @@ impl Opener<'_> {
         self.open_either(facts, without_body, max_idle).await
     }
 
-    /// Whether a QUIC connection that was begun at `began` did not come about for want of the time that it
-    /// may have by itself: the time for the whole request is over, or that for one try.
+    /// Whether a QUIC connection that was begun at `began` failed only because it did not get its full time:
+    /// the request's total time was over, or that of the attempt.
     fn is_cut_short(&self, failure: &Failure, began: Duration, patience: Duration) -> bool {
         let whole = patience.min(self.forwarding.timers().connect);
         matches!(failure, Failure::Connect(ConnectError::TimedOut { .. }))
             && clock::now().saturating_sub(began) < whole
     }
 
-    /// Opens a QUIC connection, or waits until another exchange has; `None` where that one has found that
-    /// none comes about.
+    /// Opens a QUIC connection, or waits until another exchange has; `None` if that exchange found that QUIC
+    /// does not get through.
     async fn wait_for_quic(
         &mut self,
         connections: &Rc<QuicConnections>,
@@ -252,7 +252,8 @@ impl Opener<'_> {
         Ok(Busy::first(Connection::of_stream(Muxed::H3(stream))))
     }
 
-    /// A stream of a shared connection, or a connection of its own, as the backend has picked or picks now.
+    /// Opens a stream of a shared connection, or a connection of its own, as the backend has chosen or
+    /// chooses now.
     pub async fn open_either(
         &mut self,
         facts: &Facts,
@@ -271,9 +272,9 @@ impl Opener<'_> {
         self.open_shared(Offer::Either, facts, without_body).await
     }
 
-    /// Opens a connection to be shared, or waits until another exchange has. Where `offer` has the backend
-    /// pick, those who come to one of which nothing is known, or that picks HTTP/2, share what the first of
-    /// them gets. One that picked HTTP/1.1 is waited for by nobody.
+    /// Opens a connection to be shared, or waits until another exchange has. If `offer` lets the backend
+    /// choose, exchanges for a backend whose choice is not known, or is HTTP/2, share what the first of them
+    /// gets. Nobody waits for another exchange if the backend chose HTTP/1.1.
     async fn wait_for_shared(&mut self, offer: Offer) -> Result<Got, Failure> {
         let picks = offer == Offer::Either;
         let backend = self.chosen.backend();
@@ -289,7 +290,7 @@ impl Opener<'_> {
                 self.until_changed(&connections).await?;
                 continue;
             }
-            // Whoever opens one keeps its leave until it is known what was picked.
+            // The exchange that opens one keeps its permission until the backend's choice is known.
             let leave = connections.leave_to_open();
             if leave.is_none() && !(picks && backend.shared.picked.is_h1()) {
                 self.until_changed(&connections).await?;
@@ -299,7 +300,8 @@ impl Opener<'_> {
             if picks && !connection.is_h2() {
                 return Ok(Got::Own(connection));
             }
-            // It picked HTTP/1.1 before, so others may have come with another such connection meanwhile.
+            // The backend chose HTTP/1.1 before, so other exchanges may have opened a shared connection
+            // meanwhile.
             if picks && let Some(slot) = connections.stream_slot(backend.shared.resolved.moves()) {
                 return Ok(Got::Slot(slot));
             }
@@ -307,8 +309,8 @@ impl Opener<'_> {
         }
     }
 
-    /// Whether the backend takes extended CONNECT (RFC 8441 §3). On a connection just opened it may not have
-    /// said so yet.
+    /// Whether the backend supports extended CONNECT (RFC 8441 §3). On a new connection it may not have said
+    /// so yet.
     async fn allows_tunnels(&self, slot: &StreamSlot) -> bool {
         while !slot.allows_tunnels() {
             if self.requester.deadline.has_passed() || !slot.is_new() {
@@ -319,7 +321,7 @@ impl Opener<'_> {
         true
     }
 
-    /// Begins HTTP/2 on a new connection and takes room on it.
+    /// Begins HTTP/2 on a new connection and takes a stream on it.
     async fn begin_shared(
         &self,
         connections: &Rc<BackendConnections>,
@@ -341,7 +343,7 @@ impl Opener<'_> {
         .map_err(|error| Failure::Connect(self.chosen.backend().wait_failed(error)))
     }
 
-    /// A new connection, with the PROXY header sent where the pool wants one.
+    /// Opens a new connection, with the PROXY header sent if the pool wants one.
     async fn connect(&mut self, offer: Offer) -> Result<backends::Connection, Failure> {
         let Requester { worker, deadline, .. } = self.requester;
         let began = clock::now();

@@ -1,5 +1,5 @@
-//! What clients are told of errors: the operator's pages, and whose answers they replace. The one place that
-//! decides it, for the data path and for `weir explain`. Pure.
+//! Decides which error page clients get, and which backends' answers it replaces; nothing else decides this.
+//! The data path and `weir explain` both use it. Pure.
 
 use std::sync::Arc;
 
@@ -7,17 +7,17 @@ use weir_config::{ErrorPage, ErrorStatus};
 use weir_http::values::accept::Wants;
 use weir_http::{AddedField, ErrorForm};
 
-/// The pages that hold for a listener's requests, or for those of one of its routes.
+/// The pages for a listener's requests, or for those of one of its routes.
 #[derive(Debug, Default)]
 pub struct Pages {
-    /// Those that are asked first come first.
+    /// In order of precedence.
     pages: Vec<Page>,
 }
 
 #[derive(Clone, Debug)]
 struct Page {
     status: ErrorStatus,
-    /// How early it is asked: those of a route before those of its listener, a status before its class.
+    /// Its precedence: those of a route before those of its listener, a status before its class.
     rank: u8,
     content: Option<Content>,
     is_json: bool,
@@ -31,8 +31,8 @@ struct Content {
 }
 
 impl Pages {
-    /// Compiles what a listener says (with `outer` of nothing), or a route, whose listener's are `outer`;
-    /// `None` where nobody says anything.
+    /// Compiles the pages of a listener (then `outer` is `None`), or of a route, whose listener's pages are
+    /// `outer`; `None` if neither has any.
     pub fn compile(own: &[ErrorPage], outer: Option<&Arc<Pages>>) -> Option<Arc<Pages>> {
         if own.is_empty() {
             return outer.cloned();
@@ -54,7 +54,7 @@ impl Pages {
         Some(Arc::new(Pages { pages }))
     }
 
-    /// Pages of this status, those that are asked first before others.
+    /// The pages for this status, in order of precedence.
     fn of(&self, status: u16) -> impl Iterator<Item = &Page> {
         self.pages.iter().filter(move |page| page.status.takes(status))
     }
@@ -74,7 +74,7 @@ impl Pages {
         self.pages.iter().filter(|page| page.intercepts).map(|page| page.status.to_string()).collect()
     }
 
-    /// What is sent for this status to who reads JSON, or does not.
+    /// The content for this status, for clients that read JSON or for others.
     fn content(&self, status: u16, json: bool) -> Option<&Content> {
         if json {
             return self.of(status).filter(|page| page.is_json).find_map(|page| page.content.as_ref());
@@ -88,7 +88,7 @@ impl Pages {
     }
 }
 
-/// How a client that reads errors so is told of this one.
+/// The form in which a client with these preferences gets this error.
 pub fn form(pages: Option<&Pages>, status: u16, wants: Wants) -> ErrorForm<'_> {
     let json = match wants {
         Wants::Grpc | Wants::GrpcWeb => {
@@ -114,17 +114,17 @@ pub fn form_words(form: &ErrorForm<'_>) -> String {
     }
 }
 
-/// A backend's answer that a page takes the place of.
+/// A backend's answer that a page replaces.
 #[derive(Debug)]
 pub struct Replaced {
-    /// 400 to 599.
+    /// The status, 400 to 599.
     pub status: u16,
-    /// Fields without which the status would say less.
+    /// The kept fields, which belong to the status.
     pub fields: Vec<AddedField>,
 }
 
-/// Names of these fields: what a client is to log in by (RFC 9110 §11.6.1), what it may ask for instead
-/// (§10.2.1) and when it may come again (§10.2.3).
+/// Names of the kept fields: how a client can authenticate (RFC 9110 §11.6.1), which methods are allowed
+/// (§10.2.1), and when to try again (§10.2.3).
 const KEPT: [&[u8]; 3] = [b"www-authenticate", b"allow", b"retry-after"];
 
 impl Replaced {

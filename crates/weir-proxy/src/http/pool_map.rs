@@ -1,4 +1,4 @@
-//! Which pool a route's request goes to by what a map says of it.
+//! Chooses the pool of a route's request by the value of a map.
 
 /// The pools that a map may name.
 pub struct PoolMap {
@@ -9,13 +9,13 @@ pub struct PoolMap {
 struct MappedPool {
     name: Box<[u8]>,
     index: usize,
-    /// Who serves in its place, by index, in order.
+    /// Its fallback pools, by index, in order.
     fallbacks: Box<[usize]>,
 }
 
 impl PoolMap {
-    /// Compiles; `pool` gives the index of a pool by its name, which the config's check has made sure of, and
-    /// `fallbacks` who serves in its place.
+    /// Compiles the config; `pool` gives the index of a pool by its name (the config's check has made sure
+    /// that it exists), and `fallbacks` its fallback pools.
     pub fn compile(
         config: &weir_config::PoolMap,
         pool: impl Fn(&str) -> Option<usize>,
@@ -39,7 +39,7 @@ impl PoolMap {
         self.pools.iter().find(|pool| *pool.name == *value).map(|pool| pool.index)
     }
 
-    /// Who serves in the place of a pool that the map has named; `None` for any other.
+    /// The fallback pools of a pool that the map has named; `None` for any other.
     pub fn fallbacks(&self, asked: usize) -> Option<&[usize]> {
         self.pools.iter().find(|pool| pool.index == asked).map(|pool| &*pool.fallbacks)
     }

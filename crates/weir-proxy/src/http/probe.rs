@@ -1,8 +1,8 @@
-//! A backend's answer to a probe, read as an exchange would read it.
+//! A backend's answer to a health probe, parsed as an exchange would parse it.
 
 use weir_http::{BodyReader, Limits, Method, Progress, ResponseHead};
 
-/// The answer to a probe whose head is whole.
+/// The answer to a probe, whose head is complete.
 pub struct ProbeAnswer {
     /// Its status, never an interim one.
     pub status: u16,
@@ -10,11 +10,11 @@ pub struct ProbeAnswer {
 }
 
 impl ProbeAnswer {
-    /// Reads the head in the bytes of an answer; gives the rest of them, too. `Ok(None)` while it is not
-    /// whole. Answers with an interim status (1xx) in front of it are passed over.
+    /// Parses the head at the beginning of an answer; also gives the bytes after it. `Ok(None)` while the
+    /// head is incomplete. Interim responses (1xx) before it are skipped.
     ///
     /// # Errors
-    /// The answer is not one that an exchange could use; says what was found and expected.
+    /// An exchange could not use this answer; says what was found and what was expected.
     pub fn begin<'a>(answer: &'a [u8], method: &str) -> Result<Option<(ProbeAnswer, &'a [u8])>, String> {
         let mut rest = answer;
         loop {
@@ -32,10 +32,10 @@ impl ProbeAnswer {
         }
     }
 
-    /// Adds what `input` has of the body to `body`. Each byte of the answer is to be given once.
+    /// Appends the content in `input` to `body`. Each byte of the answer must be passed once.
     ///
     /// # Errors
-    /// The body is framed wrongly; says what was found and expected.
+    /// The framing of the body is wrong; says what was found and what was expected.
     pub fn take(&mut self, mut input: &[u8], body: &mut Vec<u8>) -> Result<(), String> {
         while !input.is_empty() && !self.body.is_complete() {
             let step = self.body.advance(input).map_err(|violation| violation.to_string())?;
@@ -48,15 +48,15 @@ impl ProbeAnswer {
         Ok(())
     }
 
-    /// Whether the body has ended.
+    /// Whether the body is complete.
     pub fn is_whole(&self) -> bool {
         self.body.is_complete()
     }
 
-    /// The backend closed.
+    /// Notes that the backend closed the connection.
     ///
     /// # Errors
-    /// In the middle of the body.
+    /// It closed in the middle of the body.
     pub fn close(&mut self) -> Result<(), String> {
         self.body.finish_at_eof().map_err(|violation| violation.to_string())
     }

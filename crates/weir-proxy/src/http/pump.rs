@@ -1,8 +1,8 @@
-//! Moves one body from one connection to another: reads its framing, writes our own, holds at most one
+//! Moves one body from one connection to another: parses its framing, writes our own, holds at most one
 //! buffer.
 //!
-//! The same for both directions. Back-pressure is the buffer: nothing more is read while it has not been
-//! sent.
+//! It works the same for both directions. The buffer provides back-pressure: nothing more is read while it
+//! has not been sent.
 
 mod holding;
 mod twin;
@@ -29,28 +29,28 @@ use crate::http::compress::Encoding;
 use crate::http::sink::{Framer, Framing, Sink};
 use crate::http::stream::Stream;
 
-/// A body of known length of which at least this much is still to come goes through a pipe with `splice(2)`:
-/// nothing is copied.
+/// A body of known length with at least this much still to come is moved through a pipe with `splice(2)`,
+/// without copying.
 const BULKY_BYTES: u64 = 256 << 10;
-/// Most bytes moved before others get their turn.
+/// Most bytes moved before other tasks get their turn.
 const TURN_BYTES: u64 = 1 << 20;
 
-/// One body on its way.
+/// One body in transit.
 pub struct Pump {
     reader: BodyReader,
     framer: Framer,
-    /// Bytes received and not yet sent: first `content` bytes of content, then what was not looked at yet.
+    /// Bytes received and not yet sent: first `content` bytes of content, then bytes that are not parsed yet.
     buffer: Option<Buffer>,
     content: usize,
-    /// What encodes the content on its way, where it does not go as it came: then `content` counts what of
-    /// its output is to be sent, and `plain` what it is still to take from the front of `buffer`.
+    /// Encodes the content on its way, unless it is forwarded unchanged. Then `content` counts the output
+    /// that is still to be sent, and `plain` the bytes at the front of `buffer` that are still to be encoded.
     encoding: Option<Box<Encoding>>,
     plain: usize,
-    /// Framing bytes of the source that stand between the content and what was not looked at.
+    /// Framing bytes of the source between the content and the bytes that are not parsed yet.
     behind_content: usize,
-    /// Content on its way inside the kernel; `None` while there is none.
+    /// Content that is in the kernel's pipe; `None` if there is none.
     pipe: Option<Pipe>,
-    /// Small pieces in a row, while splicing. At [`SMALL_PIECES`] the rest is copied.
+    /// Small pieces in a row while splicing. At [`SMALL_PIECES`] the rest is copied.
     small_pieces: u32,
     /// Content bytes taken from the source so far.
     pub received: u64,
@@ -58,17 +58,17 @@ pub struct Pump {
     pub streamed: u64,
     /// Most content bytes allowed.
     limit: u64,
-    /// What [`Self::poll_hold`] moved, without framing, for whoever looks at it.
+    /// The content that [`Self::poll_hold`] moved, without framing, to be inspected.
     copy: Option<Vec<u8>>,
-    /// Content bytes that it moved.
+    /// Content bytes that [`Self::poll_hold`] moved.
     held: u64,
-    /// Names that its trailers lose.
+    /// Names that are dropped from its trailers.
     pub(super) dropped: Option<Arc<DroppedNames>>,
-    /// The content, for somebody else besides.
+    /// Sets a copy of the content aside.
     aside: Option<Box<Aside>>,
 }
 
-/// Why a body did not get across.
+/// Why a body could not be moved.
 #[derive(Debug)]
 pub enum PumpError {
     /// The source's connection broke, or ended before the body did.
@@ -81,12 +81,12 @@ pub enum PumpError {
     TooLarge,
     /// No buffer could be had within the memory budget.
     OutOfMemory,
-    /// What was put into a file can't be read back.
+    /// Content that was put into a file can't be read back.
     Lost,
 }
 
 impl PumpError {
-    /// Nothing more can be received. A stream whose message is malformed says in which way.
+    /// The error for a source that gives nothing more. A stream with a malformed message says what is wrong.
     fn of_source(error: io::Error) -> PumpError {
         match error.get_ref().and_then(|inner| inner.downcast_ref::<Violation>()) {
             Some(violation) => PumpError::Malformed(*violation),
@@ -96,7 +96,7 @@ impl PumpError {
 }
 
 impl Pump {
-    /// A body read by `reader`. `rest` is what was received behind the head already.
+    /// A body that `reader` parses. `rest` was received after the head.
     pub fn new(reader: BodyReader, framing: Framing, rest: Option<Buffer>, limit: Option<u64>) -> Pump {
         Pump {
             reader,
@@ -118,29 +118,30 @@ impl Pump {
         }
     }
 
-    /// The same body, whose trailers lose these names: what a head loses must not come behind the body.
+    /// Drops these names from the trailers: fields that are removed from a head must not come back as
+    /// trailers.
     pub fn dropping(mut self, names: Option<Arc<DroppedNames>>) -> Pump {
         self.dropped = names;
         self
     }
 
-    /// How the sink is told where the body ends.
+    /// How the sink learns where the body ends.
     pub fn framing(&self) -> Framing {
         self.framer.kind()
     }
 
-    /// What stands behind the body, and goes on.
+    /// The trailers that are forwarded.
     fn trailers(&self) -> impl Iterator<Item = Field<'_>> {
         trailers(&self.reader, self.dropped.as_deref(), self.encoding.is_some())
     }
 
-    /// The same body, of which at most `most` bytes are put aside for somebody else; 0: none.
+    /// Sets aside a copy of at most `most` bytes of the body; with 0, none.
     pub fn putting_aside(mut self, most: usize, buffers: &Rc<Buffers>) -> Pump {
         self.aside = (most > 0).then(|| Box::new(Aside::new(most, buffers)));
         self
     }
 
-    /// All of the content, where it was to be put aside and has come.
+    /// The whole content, if it was set aside and is complete.
     pub fn take_aside(&mut self) -> Result<AsideContent, AsideLost> {
         let is_received = self.is_received();
         match self.aside.take_if(|_| is_received) {
@@ -149,12 +150,12 @@ impl Pump {
         }
     }
 
-    /// Has what leaves with the head kept, to be looked at before.
+    /// Keeps a copy of the content that is sent with the head, to be inspected before.
     pub fn keep_copy(&mut self) {
         self.copy = Some(Vec::new());
     }
 
-    /// What was kept; no more is.
+    /// The kept copy; no more is kept after this.
     pub fn take_copy(&mut self) -> Vec<u8> {
         self.copy.take().unwrap_or_default()
     }
@@ -164,19 +165,19 @@ impl Pump {
         self.reader.is_complete() && self.content == 0
     }
 
-    /// Has the body sent as `encoding` makes it; `None`: as it comes.
+    /// Makes the body be encoded by `encoding`; `None` forwards it unchanged.
     pub fn set_encoding(&mut self, encoding: Option<Box<Encoding>>) {
         self.encoding = encoding;
     }
 
-    /// Counts what was encoded on the way, if anything was.
+    /// Counts the encoding, if there is one.
     pub fn count_encoded(&self, cells: &ListenerCells) {
         if let Some(encoding) = &self.encoding {
             encoding.count(cells);
         }
     }
 
-    /// Whether nothing will follow what is there to be sent.
+    /// Whether nothing follows the bytes that are there to be sent.
     #[inline]
     fn is_at_end(&self) -> bool {
         self.reader.is_complete() && self.encoding.as_ref().is_none_or(|encoding| encoding.is_finished())
@@ -192,7 +193,7 @@ impl Pump {
             && self.framer.is_told()
     }
 
-    /// Whether the source has said how much there is, and not sent all of it.
+    /// Whether the source has announced a length, and not sent all of it.
     pub fn is_owed(&self) -> bool {
         self.reader.remaining().is_some_and(|left| left > 0)
     }
@@ -206,8 +207,8 @@ impl Pump {
             && !self.reader.is_complete()
     }
 
-    /// Moves what has been received already, framed, behind the head in `out`: it then leaves with the head
-    /// in one send.
+    /// Moves the body bytes that were received already, framed, to the end of `out`, where the head is, so
+    /// that they are sent together with it.
     ///
     /// At most `room` bytes of content are moved.
     pub fn take_received(&mut self, out: &mut Vec<u8>, room: usize) -> Result<(), PumpError> {
@@ -225,9 +226,10 @@ impl Pump {
         }
     }
 
-    /// Moves bytes until neither side can go on. `moved` is set when anything moved at all.
+    /// Moves bytes until neither side can go on. `moved` is set if anything moved.
     ///
-    /// `Ready(Ok)` once the body is over and sent. What was received behind it stays in [`Self::into_rest`].
+    /// `Ready(Ok)` once the body is complete and sent. Bytes received after it are left for
+    /// [`Self::into_rest`].
     pub fn poll(
         &mut self,
         context: &mut Context<'_>,
@@ -251,7 +253,7 @@ impl Pump {
                 *moved = true;
             }
             while let Some(pipe) = &mut self.pipe {
-                // Only between bare sockets is there ever a pipe.
+                // Only bare sockets ever use a pipe.
                 let socket = sink.socket().ok_or(PumpError::SinkClosed)?;
                 let drained = poll_call(socket, Interest::WRITABLE, context, |socket| pipe.drain(socket));
                 self.streamed += ready!(drained).map_err(|_| PumpError::SinkClosed)? as u64;
@@ -270,14 +272,14 @@ impl Pump {
                 give_way(context);
                 return Poll::Pending;
             }
-            // A body that ended together with its last content still has its end to be framed.
+            // If the body ended together with its last content, its end must still be framed.
             if self.buffer.is_none() && !self.reader.is_complete() {
                 let filled = match (self.bulk(sink, buffers), source.bare()) {
                     (Some(pipe), Some(source)) => self.poll_splice(context, source, pipe),
                     _ => self.poll_fill(context, source, buffers),
                 };
-                // What has come must not wait in an encoder for what has not: it may be an event, or half a
-                // page.
+                // Content that has arrived must not wait in an encoder for more: it may be an event, or half
+                // a page.
                 if filled.is_pending() && self.flush()? {
                     continue;
                 }
@@ -287,7 +289,7 @@ impl Pump {
         }
     }
 
-    /// Tells a sink whose stream's end is that of the body of it, once all content was sent.
+    /// Once all content was sent, ends the stream of a sink for which that is the end of the body.
     pub fn poll_tell_end(
         &mut self,
         context: &mut Context<'_>,
@@ -301,7 +303,7 @@ impl Pump {
         Poll::Ready(Ok(()))
     }
 
-    /// An empty pipe for no more than belongs to the body, when what is to come is better spliced.
+    /// A pipe for at most the rest of the body, if that is better spliced.
     fn bulk(&mut self, sink: &impl Sink, buffers: &Rc<Buffers>) -> Option<Pipe> {
         let most = self.reader.remaining().filter(|remaining| *remaining >= BULKY_BYTES)?;
         if self.encoding.is_some() || self.aside.is_some() {
@@ -316,8 +318,8 @@ impl Pump {
         Pipe::borrow(buffers, most)
     }
 
-    /// Moves what has arrived into `pipe`. The limit needs no look: a body of known length was held against
-    /// it before.
+    /// Moves what has arrived into `pipe`. The limit need not be checked here: a body of known length was
+    /// checked before.
     fn poll_splice(
         &mut self,
         context: &mut Context<'_>,
@@ -355,8 +357,7 @@ impl Pump {
         }
     }
 
-    /// The source has said that nothing more comes. On a multiplexed stream that is the end of the body,
-    /// which may be one too early.
+    /// Handles the end of the source. On a multiplexed stream that ends the body, perhaps too early.
     pub fn end_source(&mut self, source: &mut Stream) -> Result<(), PumpError> {
         let ended = self.reader.end_stream(source.take_trailers());
         ended.map_err(|violation| match source.is_muxed() {
@@ -365,20 +366,21 @@ impl Pump {
         })
     }
 
-    /// Makes ready for another sink, which gets no end yet.
+    /// Prepares for another sink, which has got no end yet.
     pub fn begin_again(&mut self) {
         self.framer.begin_again();
     }
 
-    /// What it has moved until now has gone to where it waits for another sink, which gets no end yet.
+    /// Prepares for another sink, which gets no end yet: what was moved until now waits (in a file) to be
+    /// sent to it.
     pub fn begin_behind(&mut self) {
         self.framer.begin_again();
         self.streamed = 0;
     }
 
-    /// Makes ready for a sink that is told otherwise where the body ends. `held` is the content that was
-    /// moved without framing; it goes, framed, behind what is in `out`. Behind it go `filed` bytes of content
-    /// from elsewhere. Nothing else has left. Gives what goes behind those, where there are any.
+    /// Prepares for a sink with another framing. `held` is the content that was moved without framing; it is
+    /// appended to `out` in that framing. After it come `filed` bytes of content from elsewhere. Nothing else
+    /// has been sent. Gives the bytes that go after those, if there are any.
     pub fn frame_anew(&mut self, framing: Framing, held: &[u8], filed: u64, out: &mut Vec<u8>) -> Vec<u8> {
         self.framer = Framer::new(framing, Vec::new());
         if !held.is_empty() {
@@ -400,7 +402,7 @@ impl Pump {
         behind
     }
 
-    /// Reads the framing of what was received until there is content to send or nothing is left to look at.
+    /// Parses the framing of received bytes until there is content to send or nothing is left to parse.
     fn frame_next(&mut self) -> Result<(), PumpError> {
         if self.encoding.is_some() {
             self.encode_next()?;
@@ -420,8 +422,8 @@ impl Pump {
         Ok(())
     }
 
-    /// The length of the next run of content, now at the front of the buffer; `None` when nothing is left to
-    /// look at.
+    /// The length of the next run of content, which is then at the front of the buffer; `None` if nothing is
+    /// left to parse.
     fn next_run(&mut self) -> Result<Option<usize>, PumpError> {
         let Some(buffer) = &mut self.buffer else { return Ok(None) };
         let step = self.reader.advance(buffer.filled()).map_err(PumpError::Malformed)?;
@@ -434,8 +436,8 @@ impl Pump {
         Ok(Some(step.data.len()))
     }
 
-    /// Encodes what was received until there is a piece to send, nothing is left, or others must get their
-    /// turn.
+    /// Encodes received content until there is a piece to send, nothing is left, or other tasks should get
+    /// their turn.
     fn encode_next(&mut self) -> Result<(), PumpError> {
         while self.content == 0 {
             let Some(encoding) = &mut self.encoding else { return Ok(()) };
@@ -462,7 +464,7 @@ impl Pump {
         Ok(())
     }
 
-    /// Has an encoder give out what it holds back; false when there is nothing.
+    /// Makes the encoder put out what it holds back; false if there is nothing.
     fn flush(&mut self) -> Result<bool, PumpError> {
         let Some(encoding) = &mut self.encoding else { return Ok(false) };
         let flushed = encoding.flush().map_err(|_| PumpError::OutOfMemory)?;
@@ -502,13 +504,13 @@ impl Pump {
         }
     }
 
-    /// As [`Self::step_over`], for content that an encoder took.
+    /// As [`Self::step_over`], for content that the encoder has taken.
     fn step_over_plain(&mut self, count: usize) {
         let is_over = self.plain == 0;
         self.leave_behind(count, is_over);
     }
 
-    /// Gives up `count` bytes of content, and the source's framing behind them once the run is over.
+    /// Drops `count` bytes of content, and the source's framing after them if the run is over.
     fn step_over(&mut self, count: usize) {
         let is_over = self.content == 0;
         self.leave_behind(count, is_over);
@@ -524,15 +526,15 @@ impl Pump {
         }
     }
 
-    /// What was received behind the body, and proof that the body is over; `None` when it is not.
+    /// The bytes received after the body, and proof that the body is over; `None` if it is not.
     pub fn into_rest(self) -> (Option<Buffer>, Option<Drained>) {
         let done = self.is_done();
         (self.buffer, if done { self.reader.drained() } else { None })
     }
 }
 
-/// The trailers that go on: without those that are `dropped`, and without digests of content that other
-/// bytes stand for.
+/// The trailers that are forwarded: without those that are `dropped`, and without digests if the content was
+/// encoded.
 fn trailers<'a>(
     reader: &'a BodyReader,
     dropped: Option<&'a DroppedNames>,
@@ -544,7 +546,7 @@ fn trailers<'a>(
     reader.trailers().filter(goes)
 }
 
-/// What is to be sent next, where `content` bytes are.
+/// The next `content` bytes to send.
 fn outgoing<'a>(encoding: &'a Option<Box<Encoding>>, buffer: &'a Option<Buffer>, content: usize) -> &'a [u8] {
     match (encoding, buffer) {
         (Some(encoding), _) => &encoding.encoded()[..content],

@@ -1,4 +1,5 @@
-//! A request that two backends may be asked for at once: what both are sent, and who may speak to the client.
+//! A request that two backends may be asked in parallel: what is sent to both, and which may send to the
+//! client.
 
 use std::cell::Cell;
 use std::mem;
@@ -8,7 +9,7 @@ use weir_http::BodyLength;
 use crate::http::exchange::{BackendHeads, Exchange};
 use crate::seldom::Seldom;
 
-/// What both attempts share. The bytes are there once, however long the body.
+/// The state that both attempts share. The bytes exist only once, however long the body.
 pub struct Race {
     /// As [`Exchange::outgoing`].
     pub outgoing: Vec<u8>,
@@ -16,14 +17,14 @@ pub struct Race {
     pub heads: Seldom<BackendHeads>,
     /// As [`Exchange::body_to_backends`].
     pub body: BodyLength,
-    /// Whether both are under way.
+    /// Whether both attempts are running.
     is_on: Cell<bool>,
-    /// Whether an interim response is on its way to the client, which must not be cut off within it.
+    /// Whether an interim response is being sent to the client, and must not be cut off in the middle.
     is_speaking: Cell<bool>,
 }
 
 impl Race {
-    /// Takes what is sent out of `exchange`, until [`Self::give_back`].
+    /// Takes the request to send out of `exchange`, until [`Self::give_back`].
     pub fn of(exchange: &mut Exchange) -> Race {
         Race {
             body: exchange.body_to_backends(),
@@ -34,35 +35,35 @@ impl Race {
         }
     }
 
-    /// Puts it back, for what may come next. What was framed for the backend that won stays: some of it may
-    /// still be to be sent.
+    /// Puts it back, for whatever comes next. What was framed for the backend that won stays, because some of
+    /// it may still have to be sent.
     pub fn give_back(self, exchange: &mut Exchange) {
         exchange.outgoing = self.outgoing;
         let mut of_winner = mem::replace(&mut exchange.heads, self.heads);
         exchange.take_framed(&mut of_winner);
     }
 
-    /// A second backend is asked: from here on the client hears of neither before one has won. `false` while
-    /// the client takes an interim response of the first.
+    /// Called when a second backend is asked: from here on, neither response reaches the client before one
+    /// has won. `false` while an interim response of the first is being sent to the client.
     pub fn begin(&self) -> bool {
         let begins = !self.is_speaking.get();
         self.is_on.set(begins);
         begins
     }
 
-    /// No second backend is asked after all, or it has failed.
+    /// Called when no second backend is asked after all, or it has failed.
     pub fn end(&self) {
         self.is_on.set(false);
     }
 
-    /// Begins to pass an interim response on; `false` where it is not to be.
+    /// Begins to pass an interim response on; `false` if it must not be.
     pub fn speak(&self) -> bool {
         let may = !self.is_on.get();
         self.is_speaking.set(may);
         may
     }
 
-    /// It was passed on.
+    /// Called when it has been passed on.
     pub fn spoken(&self) {
         self.is_speaking.set(false);
     }

@@ -1,5 +1,5 @@
-//! What of a response has come from its backend and has not gone to its client yet: taken off the backend at
-//! its pace, within a limit, and given to the client at the client's.
+//! The part of a response that has come from its backend but has not gone to its client yet: read from the
+//! backend at its speed, within a limit, and sent to the client at the client's speed.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,38 +16,38 @@ use crate::http::pump::{Pump, PumpError};
 use crate::http::sink::{Parts, Sink};
 use crate::http::stream::Stream;
 
-/// A response on its way, in memory and in a file behind it.
+/// A response in transit, in memory and, after that, in a file.
 pub struct ReadAhead {
-    /// Framed as the client gets it. The last one stays when it is empty, so that there always is one.
+    /// Framed for the client. The last one stays even if it is empty, so that there always is one.
     pieces: VecDeque<Buffer>,
-    /// Bytes in them.
+    /// Bytes in the pieces.
     held: u64,
-    /// Most bytes in them.
+    /// Most bytes in the pieces.
     most: u64,
     buffers: Rc<Buffers>,
-    /// Where a file may be made, and for how many bytes, as long as none was.
+    /// Where a file may be made, and of how many bytes; `None` once there is one.
     files: Option<(Arc<TemporaryFiles>, u64)>,
-    /// What came when memory was full, and all that came until the client had that.
+    /// Holds what came when memory was full, and everything after that until the client has got it.
     file: Option<Box<TemporaryFile>>,
-    /// Trailers, once the end of the client's stream is to be told; `None` before.
+    /// The trailers, once the client's stream may be ended; `None` before.
     end: Option<Vec<Trailer>>,
-    /// Whether the end was told.
+    /// Whether the client's stream was ended.
     is_told: bool,
-    /// Whether memory was short for what came last: there is room once the client has what is held.
+    /// Whether memory was short for the last bytes: there is room again once the client has got what is held.
     is_short: bool,
 }
 
-/// On which side of it something has moved.
+/// Which side has moved.
 #[derive(Default)]
 pub struct AheadMoved {
-    /// More has come.
+    /// More has come from the backend.
     pub came: bool,
     /// The client has taken some.
     pub went: bool,
 }
 
 impl ReadAhead {
-    /// Room for `most` bytes; `None` where there is no memory for any.
+    /// A buffer for `most` bytes; `None` if there is no memory for any.
     pub fn new(most: u64, buffers: &Rc<Buffers>) -> Option<ReadAhead> {
         let first = buffers.borrow(LARGE)?;
         let pieces = VecDeque::from([first]);
@@ -57,34 +57,34 @@ impl ReadAhead {
         Some(ReadAhead { pieces, held: 0, most, buffers, files, file, end, is_told, is_short })
     }
 
-    /// The same, with room for `most` more bytes in a file; 0: without.
+    /// Adds room for `most` more bytes in a file; with 0, none.
     pub fn before_file(mut self, files: Option<&Arc<TemporaryFiles>>, most: u64) -> ReadAhead {
         self.files = files.filter(|_| most > 0).map(|files| (files.clone(), most));
         self
     }
 
-    /// Whether the client has all that has come.
+    /// Whether the client has got all that has come.
     pub fn is_drained(&self) -> bool {
         self.held_bytes() == 0 && (self.end.is_none() || self.is_told)
     }
 
-    /// Bytes that the client has not got.
+    /// Bytes that the client has not got yet.
     pub fn held_bytes(&self) -> u64 {
         self.held + self.filed_bytes()
     }
 
-    /// Those of them that are behind what memory holds.
+    /// Those of them that are in the file.
     fn filed_bytes(&self) -> u64 {
         self.file.as_ref().map_or(0, |file| file.unread())
     }
 
-    /// Whether the client can be given more only once the disk has done something.
+    /// Whether nothing more can be sent to the client until the disk has done something.
     pub fn awaits_disk(&self) -> bool {
         self.held == 0 && self.file.as_ref().is_some_and(|file| file.awaits_disk())
     }
 
-    /// Moves what can be moved on both sides; `Ready(Ok)` once all of the response has come, wherever the
-    /// client is. Tells apart on which side something moved.
+    /// Moves what can be moved on both sides; `Ready(Ok)` once the whole response has come, however much of
+    /// it the client has got. Says which side has moved.
     pub fn poll(
         &mut self,
         context: &mut Context<'_>,
@@ -101,7 +101,7 @@ impl ReadAhead {
             if let Poll::Ready(Err(error)) = self.poll_drain(context, client, &mut moved.went) {
                 return Poll::Ready(Err(error));
             }
-            // The last piece is always there to be filled again; until then the client is waited for.
+            // The last piece can always be filled again; until then the client is waited for.
             let has_room = self.has_room() && (!self.is_short || self.held == 0);
             if filled.is_ready() || !was_full || !has_room {
                 return filled;
@@ -109,7 +109,7 @@ impl ReadAhead {
         }
     }
 
-    /// Gives the client what it takes; `Ready(Ok)` once it has all.
+    /// Sends the client what it takes; `Ready(Ok)` once it has got everything.
     pub fn poll_drain(
         &mut self,
         context: &mut Context<'_>,
@@ -140,7 +140,7 @@ impl ReadAhead {
         Poll::Ready(Ok(()))
     }
 
-    /// Gives the client what it takes of the file.
+    /// Sends the client what it takes from the file.
     fn poll_drain_file(
         &mut self,
         context: &mut Context<'_>,
@@ -166,7 +166,7 @@ impl ReadAhead {
         }
     }
 
-    /// Whether the end has come, and nothing is to be told with it.
+    /// Whether the end has come, without trailers.
     fn is_last_told(&self) -> bool {
         self.end.as_ref().is_some_and(Vec::is_empty)
     }
@@ -179,7 +179,7 @@ impl ReadAhead {
         in_file || self.filed_bytes() == 0 && self.held < self.most
     }
 
-    /// Takes some of `bytes`; 0 where there is no room now.
+    /// Takes some of `bytes`; 0 if there is no room now.
     fn take_some(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> usize {
         if self.filed_bytes() == 0 {
             let count = self.take_in_memory(bytes);
@@ -194,7 +194,7 @@ impl ReadAhead {
             self.file = TemporaryFile::begin(&files, most, &self.buffers).map(Box::new);
         }
         let Some(file) = &mut self.file else { return 0 };
-        // What waits for the disk is woken by it.
+        // If it waits for the disk, the disk wakes it.
         self.is_short = false;
         match file.poll_put(context, bytes) {
             Poll::Ready(count) => count,
@@ -220,7 +220,7 @@ impl ReadAhead {
         count
     }
 
-    /// The piece that takes more; `None` when memory is short.
+    /// The piece to be filled; `None` if memory is short.
     fn last(&mut self) -> Option<&mut Buffer> {
         if self.pieces.back().is_none_or(Buffer::is_full) {
             self.pieces.push_back(self.buffers.borrow(LARGE)?);
@@ -230,7 +230,7 @@ impl ReadAhead {
 }
 
 impl Sink for ReadAhead {
-    /// Where there is no room, whoever gives the client something asks again.
+    /// If there is no room, the next poll after the client has taken something tries again.
     fn poll_take(&mut self, context: &mut Context<'_>, parts: &Parts<'_>) -> Poll<io::Result<usize>> {
         let mut taken = 0;
         for part in [parts.before, parts.content, parts.behind] {

@@ -1,8 +1,8 @@
-//! Heads of responses on their way to a client, in whichever version of HTTP it speaks.
+//! Heads of responses to a client, in whichever version of HTTP it speaks.
 //!
-//! On a connection of its own a client gets text, which waits in `exchange.reply` so that it leaves together
-//! with what there is of the content. On a stream the fields go to the encoder of its connection at once,
-//! which sends them together with what follows soon.
+//! On HTTP/1.1 the head is text, which waits in `exchange.reply` so that it is sent together with the content
+//! that is there. On a stream the fields go to the encoder of its connection at once, which sends them
+//! together with what follows soon.
 
 use std::future::poll_fn;
 use std::io;
@@ -32,8 +32,8 @@ use crate::http::session::Session;
 use crate::http::stream::Stream;
 use crate::worker::WorkerListener;
 
-/// Content of Weir's own answers up to this size is copied behind the head on a connection of HTTP/1.1: one
-/// send costs less than two.
+/// Content of Weir's own answers up to this size, in bytes, is copied after the head on HTTP/1.1: one send
+/// costs less than two.
 const COPIED_BYTES: usize = 16 << 10;
 
 /// Sends `100 Continue` (RFC 9110 §10.1.1).
@@ -48,8 +48,8 @@ pub async fn send_continue(client: &mut Stream, deadline: &Deadline) -> Result<(
     send_all(client, &interim, deadline, || {}).await
 }
 
-/// Whether an interim response is passed on to a client that knows such (RFC 9110 §15.2). 100 is not among
-/// them: Weir has answered the client's expectation itself.
+/// Whether an interim response is passed on to the client, which must support it (RFC 9110 §15.2). 100 is not
+/// passed on: Weir has answered the client's expectation itself.
 pub fn passes_on(interim: &ResponseHead, client_version: Version) -> bool {
     client_version >= Version::Http11 && interim.status() != 100
 }
@@ -88,8 +88,8 @@ impl Recipient for Stream {
     }
 }
 
-/// Writes the head in `exchange.response` into `exchange.reply`, or sends it where the client has a stream.
-/// Gives how the content must follow.
+/// Writes the head in `exchange.response` into `exchange.reply`, or sends it if the client has a stream.
+/// Gives the framing of the content.
 pub fn write_head(
     session: &mut Session,
     exchange: &mut Exchange,
@@ -113,7 +113,7 @@ pub fn write_head(
     put_head(session, response, received, context, reply, reply_head_bytes).map_err(|_| Failure::ClientClosed)
 }
 
-/// What every response on its way to a client is told, whoever answers.
+/// The settings for the heads of all responses to a client, whoever answers.
 pub fn context<'a>(
     forwarding: &'a Forwarding<'_>,
     request: &RequestHead,
@@ -131,8 +131,8 @@ pub fn context<'a>(
     }
 }
 
-/// Writes a head into `reply`, or sends it where the client has a stream, and counts its bytes then. Gives
-/// how the content must follow.
+/// Writes a head into `reply`, or sends it if the client has a stream and counts its bytes. Gives the framing
+/// of the content.
 #[inline]
 pub fn put_head(
     session: &mut Session,
@@ -152,7 +152,7 @@ pub fn put_head(
             *reply_head_bytes += text_bytes(name, value);
             parts.field(name, value);
         });
-        // What answers HEAD from memory has the content's length, and none of it.
+        // An answer to HEAD from the cache has the content's length, but none of the content.
         let is_last = framing.body.is_empty() || context.request_method == Method::Head;
         stream.send_head(parts, is_last && head.status() != 101)?;
         Ok(framing)
@@ -161,9 +161,9 @@ pub fn put_head(
     if has_date { write(b"") } else { date::now(write) }
 }
 
-/// Writes an answer of Weir's own into `exchange.reply`; where the client has a stream, its head is sent and
-/// only the content is left there. Gives the content that goes behind it from where it is; [`send_own`] sends
-/// what was left, and that.
+/// Writes an answer of Weir's own into `exchange.reply`; if the client has a stream, its head is sent and
+/// only the content is left there. Gives the content that is sent after it without being copied; [`send_own`]
+/// sends what is left, and that content.
 pub fn begin_own<'a>(
     session: &mut Session,
     listener: &WorkerListener,
@@ -181,7 +181,7 @@ pub fn begin_own<'a>(
         let own = OwnResponse {
             keep_alive,
             version: request.version(),
-            // Known of a request that is refused too, but for one whose method itself can't be read.
+            // The method is known even for a refused request, unless the method itself could not be parsed.
             head_only: request.method() == Method::Head,
             request_id,
             date,
@@ -206,7 +206,7 @@ pub fn begin_own<'a>(
     })
 }
 
-/// Sends what is in `exchange.reply` to a client that may take none of it for `patience`, from when its
+/// Sends what is in `exchange.reply`. The client may take none of it for `patience`, which starts when the
 /// deadline was set.
 #[inline]
 pub async fn send_text(
@@ -219,7 +219,7 @@ pub async fn send_text(
     send_all(stream, &exchange.reply, &requester.deadline, renew).await
 }
 
-/// Sends what [`begin_own`] left, the content that it `lent`, and the end.
+/// Sends what [`begin_own`] left, the `lent` content, and the end.
 pub async fn send_own(session: &mut Session, exchange: &mut Exchange, lent: &[u8]) -> Result<(), WaitError> {
     exchange.ledger.leave_places();
     for bytes in [&exchange.reply[..], lent].into_iter().filter(|bytes| !bytes.is_empty()) {
@@ -228,7 +228,7 @@ pub async fn send_own(session: &mut Session, exchange: &mut Exchange, lent: &[u8
     finish(session, std::iter::empty).await
 }
 
-/// Ends the message where that takes more than its last byte.
+/// Ends the message if that takes more than its last byte.
 pub async fn finish<'t, T: Iterator<Item = Field<'t>>>(
     session: &mut Session,
     trailers: impl Fn() -> T,
@@ -241,12 +241,12 @@ pub async fn finish<'t, T: Iterator<Item = Field<'t>>>(
     .await
 }
 
-/// The `alt-svc` for a client that speaks `version`: whoever speaks HTTP/3 knows of it.
+/// The `alt-svc` for a client that speaks `version`: one that speaks HTTP/3 does not need it.
 fn alternative(listener: &WorkerListener, version: Version) -> Option<&AddedField> {
     listener.compiled.alternative.as_ref().filter(|_| version != Version::Http3)
 }
 
-/// What a field counts for in logs and counters: its text as in HTTP/1.1, for what an encoder makes of it
+/// The size of a field for logs and counters, in bytes: its text as in HTTP/1.1, because its encoded size
 /// says nothing.
 fn text_bytes(name: &[u8], value: &[u8]) -> u64 {
     (name.len() + value.len() + 4) as u64

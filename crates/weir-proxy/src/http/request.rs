@@ -1,4 +1,4 @@
-//! A request as it goes to backends: written anew once, the same for every attempt.
+//! The request as it is sent to backends: written anew once, the same for every attempt.
 
 use weir_config::{PoolProtocol, SqliMode};
 use weir_http::{
@@ -28,14 +28,14 @@ use crate::http::upload::{self, Upload};
 use crate::reach::Wish;
 use crate::seldom::Seldom;
 
-/// Most bytes of a body that leave together with the head.
+/// Most bytes of a body that are sent together with the head.
 const WITH_HEAD_BYTES: usize = SMALL;
 
-/// Writes the request for the backend into `exchange.outgoing`; from then on the bytes received are not
-/// needed.
+/// Writes the request for the backend into `exchange.outgoing`; after that, the received bytes are not needed
+/// any more.
 ///
 /// # Errors
-/// Backends are spoken to in HTTP/2, which cannot carry it.
+/// The pool's backends speak HTTP/2, which can't carry the request.
 pub fn serialise(
     requester: &Requester,
     exchange: &mut Exchange,
@@ -51,7 +51,7 @@ pub fn serialise(
     }
     let received = requester.received();
     let request = &exchange.request;
-    // An upgrade with a body would leave two readings of where the tunnel begins (A18).
+    // For an upgrade with a body it would be ambiguous where the tunnel begins (A18).
     let upgrade = request.upgrade(received).filter(|_| request.body().is_empty());
     if let Some(protocol) = upgrade {
         exchange.upgrade.extend_from_slice(protocol);
@@ -62,11 +62,11 @@ pub fn serialise(
         context.query = Query::Of(exchange.paths.query(None));
     }
     if let Some(asked) = exchange.key.parts().filter(|_| exchange.is_keyed) {
-        // What is not in the key must not choose an answer for all (threat E1).
+        // Parts of the request that are not in the key must not influence a response for all (threat E1).
         if asked.query != exchange.paths.query(request.query(received)) {
             context.query = Query::Of(asked.query);
         }
-        // Listeners that share answers may have several.
+        // Listeners that share responses may have several ports.
         context.port = Some(asked.port());
         context.host = Some(asked.authority).filter(|host| request.host(received) != Some(*host));
     }
@@ -74,7 +74,8 @@ pub fn serialise(
     context.early = exchange.early;
     context.upgrade = upgrade.is_some();
     let pool = &forwarding.pool.shared.config;
-    // A tunnel takes a connection of its own, and who picks HTTP/2 need not take extended CONNECT.
+    // A tunnel takes a connection of its own, and a backend that chooses HTTP/2 may not support extended
+    // CONNECT.
     let protocol = match pool.protocol {
         PoolProtocol::Auto | PoolProtocol::H3 if upgrade.is_some() => PoolProtocol::H1,
         protocol => protocol,
@@ -118,16 +119,17 @@ pub fn serialise(
     })
 }
 
-/// Where the head goes in each version that backends are asked in.
+/// Where the head is written for each protocol version of backends.
 struct Heads<'a> {
-    /// For HTTP/1.1 alone.
+    /// For pools that only use HTTP/1.1.
     only: &'a mut Vec<u8>,
-    /// For the others.
+    /// For other pools.
     others: &'a mut Seldom<BackendHeads>,
 }
 
 impl Heads<'_> {
-    /// Writes those that `protocol` takes. Gives what remains of it, and whether a tunnel is asked for.
+    /// Writes the heads for `protocol`. Gives the protocols that remain possible, and whether a tunnel is
+    /// requested.
     fn write(
         self,
         request: &RequestHead,
@@ -143,12 +145,12 @@ impl Heads<'_> {
         let connect = request_fields(request, received, context, &mut |name, value| head.field(name, value));
         match (head.into_request(), protocol) {
             (Ok(head), _) => self.others.stream = Some(head),
-            // Those that pick may still be asked in HTTP/1.1.
+            // Backends that choose may still be asked in HTTP/1.1.
             (Err(_), PoolProtocol::Auto | PoolProtocol::H3) => {
                 return self.write(request, received, context, PoolProtocol::H1);
             }
-            // No backend would take it: a try would cost the pool's retry budget, and a backend its good
-            // name.
+            // No backend would accept it: an attempt would cost retry budget of the pool, and count against a
+            // backend.
             (Err(_), _) => return Err(Failure::BadRequest(Violation::TargetNotForHttp2)),
         }
         if protocol.lets_pick() {
@@ -158,7 +160,7 @@ impl Heads<'_> {
     }
 }
 
-/// Takes the head off the client's buffer and, with it, what came of the body.
+/// Removes the head from the client's buffer, and with it the part of the body that has arrived.
 pub fn begin_upload(
     session: &mut Session,
     exchange: &mut Exchange,
@@ -176,7 +178,7 @@ pub fn begin_upload(
         false => BodyReader::new(body, forwarding.limits()),
     };
     let announced = exchange.body_to_backends();
-    // Where backends pick it is framed for each when it has picked.
+    // If backends choose the protocol, it is framed for each one once that has chosen.
     let framing = Framing::on(facts.protocol != PoolProtocol::H1, announced);
     let mut pump = Pump::new(reader, framing, session.requester.buffer.take(), limit)
         .dropping(edits::of(forwarding.listener, exchange).and_then(Edits::dropped_of_request))
@@ -193,8 +195,8 @@ pub fn begin_upload(
     Ok(Upload::of(pump, exchange.ledger.head))
 }
 
-/// The head of a request that may wait here for its body, so that it can be written anew behind that; `None`
-/// where all of it is here, or goes on as it comes.
+/// The head of a request that may wait here for its body, so that it can be written anew after that; `None`
+/// if all of it is here, or it is forwarded as it comes.
 pub fn kept_head(requester: &Requester, exchange: &Exchange, forwarding: &Forwarding<'_>) -> Option<Vec<u8>> {
     let holds = forwarding.buffer.is_some_and(|buffer| buffer.requests > 0)
         || forwarding.sqli().mode != SqliMode::Off;
@@ -207,8 +209,8 @@ pub fn kept_head(requester: &Requester, exchange: &Exchange, forwarding: &Forwar
     (holds && !is_here).then(|| received[..head_bytes].to_vec())
 }
 
-/// Writes a request anew that was written for another pool, `text` being its head, and what is here of its
-/// body behind it. `head_bytes` of `exchange.outgoing` were its head before.
+/// Writes a request anew that was written for another pool. `text` is its head; the part of its body that is
+/// here follows. The first `head_bytes` of `exchange.outgoing` were its head before.
 pub fn serialise_anew(
     requester: &mut Requester,
     exchange: &mut Exchange,
@@ -218,7 +220,7 @@ pub fn serialise_anew(
 ) -> Result<Facts, Failure> {
     let mut buffer = requester.worker.buffers.borrow(text.len()).ok_or(Failure::OutOfMemory)?;
     buffer.append(text);
-    // What came behind the head is with the upload.
+    // Bytes that came after the head are with the upload.
     let behind = requester.buffer.replace(buffer);
     exchange.forwarded = false;
     forwarding.begin(requester, exchange);
@@ -235,8 +237,8 @@ pub fn serialise_anew(
     Ok(facts)
 }
 
-/// Puts the head back before what was received behind it: the request, which has no body, is to be answered
-/// by what is kept. False where there is no memory for it.
+/// Puts the head back before the bytes received after it: the request, which has no body, is answered from
+/// the cache. False if there is no memory for it.
 pub fn take_back(requester: &mut Requester, exchange: &mut Exchange, head: &[u8]) -> bool {
     if !exchange.forwarded {
         return true;
@@ -250,7 +252,7 @@ pub fn take_back(requester: &mut Requester, exchange: &mut Exchange, head: &[u8]
     true
 }
 
-/// Takes the head off what was received: it is not needed any more.
+/// Removes the head from the received bytes: it is not needed any more.
 pub fn take_head(requester: &mut Requester, exchange: &mut Exchange) {
     exchange.forwarded = true;
     if let Some(buffer) = &mut requester.buffer {

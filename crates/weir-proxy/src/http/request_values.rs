@@ -1,5 +1,5 @@
-//! What the variables of templates stand for in one request: the one place that decides it, for the data path
-//! and for `weir explain`.
+//! Decides what the variables of templates stand for in a request; nothing else decides this. The data path
+//! and `weir explain` both use it.
 
 use std::net::SocketAddr;
 
@@ -14,49 +14,49 @@ use crate::client::is_unix;
 use crate::http::auth::UserFacts;
 use crate::http::route::without_port;
 
-/// The values of one request. What is taken of it stands as it was sent: nothing is decoded.
+/// The variables of one request. Values from the request are as they were sent: nothing is decoded.
 pub struct Values<'a> {
-    /// The head, and what it was read from; `None` where it could not be read.
+    /// The head, and the bytes that it was parsed from; `None` if it could not be parsed.
     pub head: Option<(&'a RequestHead, &'a [u8])>,
     /// The path in its normal form, as routes compare it.
     pub path: &'a [u8],
-    /// What groups of an expression matched in it; `None` where there are none.
+    /// What the groups of the route's expression matched in it; `None` if there are none.
     pub groups: Option<&'a Groups>,
-    /// Host and port that are asked for; empty for none.
+    /// The requested host and port; empty if there is none.
     pub authority: &'a [u8],
-    /// Who asks.
+    /// The client's address.
     pub client: SocketAddr,
-    /// By which scheme.
+    /// The scheme of the client's request.
     pub scheme: Scheme,
-    /// What `x-request-id` says.
+    /// The value of `x-request-id`.
     pub request_id: &'a [u8],
-    /// The port that the client connected to; 0 where it is not known.
+    /// The port that the client connected to; 0 if unknown.
     pub listener_port: u16,
-    /// Of the client's TLS; `None` without.
+    /// Facts about the client's TLS; `None` without TLS.
     pub tls: Option<TlsValues<'a>>,
-    /// What `$map.NAME` is looked up in; `None` where there are no maps.
+    /// The maps for `$map.NAME`; `None` if there are no maps.
     pub maps: Option<&'a Maps>,
-    /// Who has shown who it is.
+    /// The authenticated user.
     pub user: Who<'a>,
 }
 
-/// What is known of who asks.
+/// What is known about the user.
 #[derive(Clone, Copy)]
 pub enum Who<'a> {
-    /// Nothing: nobody has asked, or not yet.
+    /// Nothing: there is no authentication, or it has not taken place yet.
     Nobody,
-    /// This.
+    /// These facts.
     Known(&'a UserFacts),
-    /// Nothing here, but there would be: for explanations.
+    /// Nothing here, but a real request would have a user; for explanations.
     Asked,
 }
 
-/// What is known of a client by its TLS.
+/// Facts about a client's TLS.
 #[derive(Clone, Copy)]
 pub struct TlsValues<'a> {
-    /// The name that it asked for, in lower case.
+    /// The server name (SNI) that it asked for, in lower case.
     pub server_name: Option<&'a str>,
-    /// Such as `TLSv1.3`.
+    /// The version, such as `TLSv1.3`.
     pub version: &'a str,
     /// The subject of its certificate.
     pub subject: Option<&'a str>,
@@ -89,7 +89,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// Shows `look` what the map of that name says of the request; `None` where it says nothing.
+    /// Passes to `look` the value of the map of that name for the request; `None` if it has none.
     #[inline(never)]
     pub fn with_mapped<R>(&self, name: &str, look: impl FnOnce(Option<&[u8]>) -> R) -> R {
         match self.maps.and_then(|maps| maps.find(name)) {
@@ -123,7 +123,7 @@ impl<'a> Values<'a> {
 }
 
 impl<'a> TlsValues<'a> {
-    /// Of a client whose handshake is over.
+    /// The facts about a client whose handshake is complete.
     pub(crate) fn of(secure: &'a Secure) -> TlsValues<'a> {
         TlsValues {
             server_name: secure.server_name.as_deref(),
@@ -165,7 +165,7 @@ impl Source for Values<'_> {
                     out.extend_from_slice(groups.of(*number, self.path));
                 }
             }
-            // The last two are known when all is over, to logs only.
+            // The last two are only known at the end, and only to logs.
             Variable::ClientPort
             | Variable::ListenerPort
             | Variable::Outcome(_)
@@ -174,14 +174,15 @@ impl Source for Values<'_> {
     }
 }
 
-/// The value of the first parameter of that name; empty where there is none.
+/// The value of the first parameter of that name; empty if there is none.
 fn parameter<'q>(query: &'q [u8], name: &[u8]) -> &'q [u8] {
     let mut pairs = query.split(|byte| *byte == b'&');
     pairs.find_map(|pair| pair.strip_prefix(name)?.strip_prefix(b"=")).unwrap_or_default()
 }
 
-/// Where a redirect leads: bytes that stand in no URI (RFC 3986 section 2) are percent-encoded. One to a
-/// path stays on its site whatever is filled in: `//` at its beginning would name another (section 4.2).
+/// The target of a redirect. Bytes that are not allowed in a URI (RFC 3986 section 2) are percent-encoded. A
+/// target that is a path stays on its site whatever is filled in: `//` at its beginning would name another
+/// site (section 4.2).
 pub fn location(to: &Template, values: &Values<'_>) -> Vec<u8> {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     let mut rendered = Vec::with_capacity(to.as_written().len() + 64);

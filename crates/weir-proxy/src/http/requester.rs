@@ -1,7 +1,7 @@
-//! Who asks for a response, and whom it goes to.
+//! Who a response is requested by, and who receives it.
 //!
-//! Both are known here by what the steps of an exchange need of them, and by nothing else: what the cache
-//! asks a backend takes the same steps as what a client asks.
+//! Both are described only by what the steps of an exchange need, so that a fetch for the cache takes the
+//! same steps as a client's request.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -26,23 +26,23 @@ use crate::http::failure::{Awaited, Failure};
 use crate::http::stream::Stream;
 use crate::worker::{ListenerSlot, Worker};
 
-/// What a client has in common with the cache, which asks for many clients.
+/// What a client has in common with a fetch for the cache, which acts for many clients.
 pub struct Requester {
     pub worker: Rc<Worker>,
     pub slot: Rc<ListenerSlot>,
-    /// What the TLS handshake came to; `None` without TLS.
+    /// The result of the TLS handshake; `None` without TLS.
     pub secure: Option<Rc<Secure>>,
     pub client: Client,
-    /// Rendered once; goes into every request.
+    /// Rendered once; added to every request.
     pub identity: Rc<ClientIdentity>,
     pub deadline: Deadline,
-    /// The time for the whole request under way.
+    /// The time limit for the current request as a whole.
     pub total: Total,
-    /// What was received and not yet used: the head under way, or pipelined requests.
+    /// Bytes received and not yet used: the current head, or pipelined requests.
     pub buffer: Option<Buffer>,
 }
 
-/// The time for a whole request (`timeout.request_total`).
+/// The time limit for a whole request (`timeout.request_total`).
 pub struct Total {
     /// When it must be over, or [`Duration::MAX`].
     until: Cell<Duration>,
@@ -51,25 +51,25 @@ pub struct Total {
 }
 
 impl Total {
-    /// As long as it takes.
+    /// No limit.
     pub const fn endless() -> Total {
         Total { until: Cell::new(Duration::MAX), length: Cell::new(Duration::MAX) }
     }
 }
 
-/// Whom a response goes to.
+/// The recipient of a response.
 pub trait Recipient {
-    /// Whether anybody waits for it, for whom it is worth asking two backends.
+    /// Whether somebody waits for the response, for whom a second backend is worth asking.
     const WAITS: bool = true;
 
-    /// What the request came by, and the rest of its body comes by; `None` for memory, which asks without
-    /// content.
+    /// The stream that the request came on and that the rest of its body comes on; `None` for memory, whose
+    /// requests have no content.
     fn stream(&mut self) -> Option<&mut Stream> {
         None
     }
 
-    /// Takes what has come of the request's body while nobody has room for it, as
-    /// [`weir_io::stream::Duplex::gather`] does. Whoever waits for something else does so at each turn.
+    /// Takes the part of the request's body that has arrived while no buffer is free for it, as
+    /// [`weir_io::stream::Duplex::gather`] does. Code that waits for something else calls this at each poll.
     #[inline]
     fn gather_body(&mut self, context: &mut Context<'_>) {
         if let Some(stream) = self.stream() {
@@ -77,11 +77,12 @@ pub trait Recipient {
         }
     }
 
-    /// What is to be seen of it without taking anything of what it sent. Err when it is gone.
+    /// Checks for the recipient without taking anything that it sent. `Err` if it is gone.
     fn poll_present(&mut self, context: &mut Context<'_>) -> io::Result<Sight>;
 
-    /// Passes the interim response in `exchange.response` on, whose text is the front of `received`, without
-    /// what rules (`edits`) take out of responses; whoever waits for the final one alone lets it go by.
+    /// Passes on the interim response in `exchange.response`, whose text is at the front of `received`,
+    /// without the fields that rules (`edits`) remove from responses. A recipient that only waits for the
+    /// final response ignores it.
     async fn pass_on(
         &mut self,
         _requester: &Requester,
@@ -93,10 +94,10 @@ pub trait Recipient {
     }
 }
 
-/// Nobody: the response is thrown away, or somebody else hands it on.
+/// No recipient: the response is discarded, or passed on by somebody else.
 #[derive(Default)]
 pub struct Nobody {
-    /// Bytes of it.
+    /// How many bytes of it were taken.
     pub taken: usize,
 }
 
@@ -109,7 +110,7 @@ impl Recipient for Nobody {
 }
 
 impl Requester {
-    /// One that asks beside it on behalf of `client`, in the same task.
+    /// A second requester for `client` in the same task.
     pub async fn beside(&self, client: Client) -> Requester {
         let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
         let deadline = self.worker.deadlines.register(waker);
@@ -126,21 +127,21 @@ impl Requester {
         }
     }
 
-    /// A reload has taken the client's address into the proxies that are believed, or out of them.
+    /// Called when a reload has added the client's address to the trusted proxies, or removed it.
     #[cold]
     pub fn renew_trust(&mut self) {
         let trusted = !self.identity.is_trusted();
         self.identity = Rc::new(ClientIdentity::clone(&self.identity).of_trust(trusted));
     }
 
-    /// What was received and not yet used.
+    /// Bytes received and not yet used.
     #[inline]
     pub fn received(&self) -> &[u8] {
         self.buffer.as_ref().map_or(&[][..], Buffer::filled)
     }
 
-    /// Whether the deadline has passed. It is brought forward once draining has begun, which every session is
-    /// woken for.
+    /// Whether the deadline has passed. Once draining has begun, for which every session is woken, this
+    /// brings the deadline forward.
     pub fn is_late(&self) -> bool {
         if let Some(until) = self.slot.draining_until() {
             self.deadline.no_later_than(until);
@@ -148,20 +149,20 @@ impl Requester {
         self.deadline.has_passed()
     }
 
-    /// Whether the time that draining grants is over.
+    /// Whether the time for draining is over.
     pub fn is_drained(&self) -> bool {
         self.slot.draining_until().is_some_and(|until| until <= clock::now())
     }
 
-    /// Whether it can be seen that whom the response is for leaves. Who has sent more than the request
-    /// already can't be seen to before that is received, but for a stream, whose reset overtakes it.
+    /// Whether it can be noticed that the recipient leaves. If a client has already sent more than the
+    /// request, its close only shows after that is received; but a stream's reset overtakes the data.
     #[inline]
     pub fn sees_leave(&self, recipient: &mut impl Recipient) -> bool {
         self.buffer.is_none() || recipient.stream().is_some_and(|stream| stream.is_muxed())
     }
 
-    /// Looks at whom the response is for without taking anything. `Err` when it has left: it reset the
-    /// connection, or ended its direction where that counts as leaving.
+    /// Checks for the recipient without taking anything. `Err` if it has left: it reset the connection, or
+    /// ended its direction where that counts as leaving.
     pub fn look_at(
         &self,
         recipient: &mut impl Recipient,
@@ -175,44 +176,44 @@ impl Requester {
         }
     }
 
-    /// Has all waits of the request together end within `total` of `head`, when its head was complete.
+    /// Makes all waits of the request together end within `total` of `head`, when its head was complete.
     #[inline]
     pub fn begin_total(&self, head: Duration, total: Duration) {
         self.total.until.set(if total == NEVER { Duration::MAX } else { head + total });
         self.total.length.set(total);
     }
 
-    /// Has all waits end by `moment` as well, where that is earlier.
+    /// Makes all waits also end by `moment`, if that is earlier.
     pub fn end_by(&self, moment: Duration) {
         self.total.until.set(self.total.until.get().min(moment));
     }
 
-    /// Has all waits end when those of `other` do, for the same request.
+    /// Makes all waits end when those of `other` do, which serves the same request.
     pub fn share_total(&self, other: &Requester) {
         self.total.until.set(other.total.until.get());
         self.total.length.set(other.total.length.get());
     }
 
-    /// Has waits last as long as each may.
+    /// Removes the limit on the total of all waits.
     #[inline]
     pub fn end_total(&self) {
         self.total.until.set(Duration::MAX);
     }
 
-    /// When the request under way must be over.
+    /// When the current request must be over.
     #[inline]
     pub fn last_moment(&self) -> Duration {
         self.total.until.get()
     }
 
-    /// What a failure really is: a wait that took too long may have done so because the time for the whole
-    /// request was over. Who was waited for then is to blame only where it owed something: a backend that is
-    /// always slower than that would else be taken for a good one.
+    /// The real reason for a failure: a wait may have timed out because the total time of the request was
+    /// over. Whoever was waited for then is only to blame if it owed something: otherwise a backend that is
+    /// always slower than that would seem healthy.
     pub fn judge(&self, failure: Failure) -> Failure {
         let awaited = match &failure {
             Failure::BodyTimeout | Failure::ClientStalled => Awaited::Client,
             Failure::BackendTimeout => Awaited::Backend,
-            // One that has begun to answer may have much to say.
+            // A backend that has begun to answer may have much to send.
             Failure::StreamTimeout { .. }
             | Failure::QueueTimeout
             | Failure::Connect(ConnectError::TimedOut { .. }) => Awaited::Nobody,
@@ -221,9 +222,9 @@ impl Requester {
         if self.last_moment() > clock::now() { failure } else { Failure::RequestTotal(awaited) }
     }
 
-    /// As [`Self::judge`], of an attempt whose backend was sent the request at `sent_at`. It owed an answer
-    /// where it had the request for half of the time at least: under load most of it may be spent in line,
-    /// and what is left is too short for anybody.
+    /// As [`Self::judge`], for an attempt whose backend was sent the request at `sent_at`. The backend owed
+    /// an answer only if it had the request for at least half of the total time: under load most of that may
+    /// be spent in line, and the rest would be too short for any backend.
     pub fn judge_attempt(&self, failure: Failure, sent_at: Duration) -> Failure {
         let had = || clock::now().saturating_sub(sent_at);
         match self.judge(failure) {
@@ -234,7 +235,7 @@ impl Requester {
         }
     }
 
-    /// Has a wait that begins at `now` end after `patience`, or when the drain is over.
+    /// Makes a wait that begins at `now` end after `patience`, or when the drain is over.
     #[inline]
     pub fn wait(&self, now: Duration, patience: Duration) {
         let due = (now + patience).min(self.total.until.get());

@@ -24,13 +24,13 @@ use crate::http::sink::Framing;
 use crate::http::upload::Upload;
 use crate::http::{cache, compress, drive, edits, kept, reply, tunnel};
 
-/// Most bytes of a body that leave together with the head.
+/// Most bytes of a body that are sent together with the head.
 const WITH_HEAD_BYTES: usize = SMALL;
 
 /// Sends the response whose head is in `exchange.response`.
 ///
 /// # Errors
-/// Nothing has reached the client.
+/// Nothing has been sent to the client.
 pub async fn run(
     session: &mut Session,
     exchange: &mut Exchange,
@@ -53,7 +53,7 @@ pub async fn run(
     let framing = reply::write_head(session, exchange, forwarding, received.filled(), keep_client, beside)?;
     received.consume(exchange.response.head_bytes());
     let to_stream = session.stream.is_muxed();
-    // What ended with its head has been told so.
+    // The recipient already knows about a response that ended with its head.
     let marked = to_stream && !framing.body.is_empty();
     exchange.ledger.head_bytes_sent = exchange.reply.len() as u64 + exchange.reply_head_bytes;
     let mut download = Pump::new(reader, Framing::on(marked, framing.body), Some(received), None);
@@ -97,17 +97,18 @@ pub async fn run(
     Ok(after(request_done, framing.keep_alive, facts.keep_alive))
 }
 
-/// What becomes of the client's connection.
+/// What happens to the client's connection.
 fn after(request_done: bool, may_keep: bool, wishes_to_keep: bool) -> After {
     match request_done {
         true if may_keep => After::Keep,
-        // The client wished to close, or can't frame what comes next: nothing more is expected of it.
+        // The client wants to close, or could not frame what comes next: nothing more is expected of it.
         true if !wishes_to_keep => After::Close,
         _ => After::Linger,
     }
 }
 
-/// Gives what the client sent behind its request back to the session; proof that the request is over.
+/// Gives the bytes that the client sent after its request back to the session; gives proof that the request
+/// is over.
 #[inline]
 fn take_rest(session: &mut Session, upload: &mut Upload) -> Option<Drained> {
     let (rest, request_drained) = upload.take_rest();
@@ -117,7 +118,7 @@ fn take_rest(session: &mut Session, upload: &mut Upload) -> Option<Drained> {
     request_drained
 }
 
-/// Whether the client can be sent this response: later it could only be broken off.
+/// Whether this response can be sent to the client: later on it could only be broken off.
 fn may_be_sent(
     session: &Session,
     exchange: &Exchange,
@@ -125,7 +126,7 @@ fn may_be_sent(
     answered: &mut Answered,
 ) -> Result<(), Failure> {
     if facts.extended_connect && (200..300).contains(&exchange.response.status()) {
-        // The client would take what follows for the tunnel it asked for (RFC 8441 §5).
+        // The client would take what follows for the tunnel that it asked for (RFC 8441 §5).
         return Err(Failure::BadResponse(Violation::UpgradeNotNamed));
     }
     let buffers = &session.requester.worker.buffers;
@@ -135,7 +136,7 @@ fn may_be_sent(
     Ok(())
 }
 
-/// Both bodies of an exchange on their way.
+/// Both bodies of an exchange in transit.
 struct Bodies<'a> {
     upload: &'a mut Upload,
     download: &'a mut Pump,
@@ -143,17 +144,17 @@ struct Bodies<'a> {
     ahead: &'a mut Option<Box<ReadAhead>>,
 }
 
-/// A response that has come whole and that its client has not.
+/// A response that has come completely, but that its client has not got completely.
 struct Left {
     chosen: Chosen,
     connection: Busy<Connection>,
     download: Pump,
     ahead: Box<ReadAhead>,
-    /// Whether the client's connection may be kept, and whether the client wishes so.
+    /// Whether the client's connection may be kept, and whether the client wants that.
     may_keep: (bool, bool),
 }
 
-/// Lets the backend go, and gives the client the rest.
+/// Releases the backend, and sends the rest to the client.
 async fn give_rest(
     session: &mut Session,
     exchange: &mut Exchange,
@@ -186,7 +187,7 @@ async fn give_rest(
     }
 }
 
-/// Ends an exchange whose response failed on its way.
+/// Ends an exchange whose response broke off.
 fn broken_off(
     session: &Session,
     exchange: &mut Exchange,
@@ -196,11 +197,11 @@ fn broken_off(
 ) -> After {
     ask::broke_off(&session.requester, forwarding, chosen, failure);
     exchange.ledger.close(&session.requester, forwarding.listener, &exchange.request_id, failure.end());
-    // What reached the client is not whole, and it must be able to tell.
+    // The client's response is incomplete, and the client must be able to tell.
     After::Reset
 }
 
-/// Counts what went to the backend and came from it.
+/// Counts the bytes sent to and received from the backend.
 fn count_bytes(exchange: &mut Exchange, chosen: &Chosen, upload: &Upload, download: &Pump) {
     let cells = chosen.backend().cells();
     cells.bytes_sent.add(upload.streamed_bytes());
@@ -208,7 +209,7 @@ fn count_bytes(exchange: &mut Exchange, chosen: &Chosen, upload: &Upload, downlo
     exchange.ledger.bytes_received += upload.received_bytes();
 }
 
-/// Sends the head with what came of the body, then whatever is left of both bodies.
+/// Sends the head with the part of the body that has come, then the rest of both bodies.
 async fn send(
     session: &mut Session,
     exchange: &mut Exchange,
@@ -239,7 +240,7 @@ async fn send(
     boxed(|| drive::until_sent(session, backend, forwarding, upload, download, ahead)).await
 }
 
-/// Hands a small body that is here already to a client's stream; false when there is more to be done.
+/// Sends a small body that is here already on a client's stream; false if there is more to do.
 async fn sends_at_once(
     session: &mut Session,
     connection: &mut Busy<Connection>,

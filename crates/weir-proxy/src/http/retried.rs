@@ -1,4 +1,4 @@
-//! What becomes of an answer in whose place another is asked for.
+//! Handles a response that is discarded because the request is retried.
 
 use weir_http::BodyReader;
 use weir_io::buffers::SMALL;
@@ -11,8 +11,8 @@ use crate::http::kept;
 use crate::http::pump::Pump;
 use crate::http::sink::Framing;
 
-/// Lets it go. Where all of it is here, which it mostly is, its connection is kept: a backend that is too
-/// busy must not be given handshakes to make as well.
+/// Discards it. If all of it is here, as is mostly the case, its connection is kept: a backend that is
+/// overloaded should not have to make handshakes as well.
 pub fn let_go<R>(call: &Call<'_, R>, chosen: &Chosen, begun: Begun) {
     let response = &call.exchange.response;
     let Begun { mut connection, mut received, .. } = begun;

@@ -1,15 +1,14 @@
-//! What of path and query a backend is asked for where a route changes them: the one place that decides it.
-//! Pure.
+//! Decides the path and query for a backend if a route changes them; nothing else decides this. Pure.
 //!
-//! What is filled in comes from clients. It stands in the place that the config gives it and nowhere else: in
-//! a path it begins no query and, where it is no part of a path already, no segment; in a query it begins no
+//! Values that are filled in come from clients. They stay in the place that the config gives them: in a path
+//! they begin no query, nor a segment unless they are part of a path already; in a query they begin no
 //! parameter (threat A29).
 
 use weir_http::Violation;
 use weir_http::path::{has_dot_segment, has_empty_segment, normalise_into, normalise_merging_into};
 use weir_template::{Source, Template, Variable};
 
-/// What a route changes.
+/// The changes of a route.
 #[derive(Debug)]
 pub struct Rewrite {
     path: NewPath,
@@ -19,9 +18,9 @@ pub struct Rewrite {
 #[derive(Debug)]
 enum NewPath {
     Kept,
-    /// In place of what a `*` path matched.
+    /// Replaces the part that a `*` path matched.
     Prefix(Box<[u8]>),
-    /// In place of all.
+    /// Replaces the whole path.
     Whole(Template),
 }
 
@@ -32,7 +31,7 @@ enum NewQuery {
     Extended(Template),
 }
 
-/// Where a request was to go.
+/// The path and query before the rewrite.
 pub(super) struct Old<'a> {
     /// The normalised path.
     pub path: &'a [u8],
@@ -40,14 +39,14 @@ pub(super) struct Old<'a> {
     pub prefix: usize,
     /// The query as sent, without its `?`.
     pub query: Option<&'a [u8]>,
-    /// Whether runs of slashes count as one.
+    /// Whether consecutive slashes count as one.
     pub merges_slashes: bool,
 }
 
-/// What is written anew; each is empty before.
+/// The new path and query; both are empty at first.
 pub(super) struct New<'a> {
     pub path: &'a mut Vec<u8>,
-    /// Is empty for none.
+    /// Empty for none.
     pub query: &'a mut Vec<u8>,
 }
 
@@ -58,7 +57,7 @@ pub(super) struct Written {
 }
 
 impl Rewrite {
-    /// From a route's `rewrite`.
+    /// Compiles a route's `rewrite`.
     pub(super) fn compile(config: &weir_config::Rewrite) -> Rewrite {
         let path = match (&config.path, &config.prefix) {
             (Some(path), _) => NewPath::Whole(path.clone()),
@@ -73,12 +72,12 @@ impl Rewrite {
         Rewrite { path, query }
     }
 
-    /// Writes what a backend is asked for. Allocates nothing where there is room, but for a path that is not
-    /// in its normal form.
+    /// Writes the path and query for the backend. Allocates nothing if the buffers are large enough, except
+    /// for a path that is not in its normal form.
     ///
     /// # Errors
-    /// The new path has dot segments, or bytes that no path has: answer 400. Dots are not resolved, for they
-    /// would take what is asked for out of the place that the config gives it.
+    /// The new path has dot segments, or bytes that no path may have: answer 400. Dots are not resolved,
+    /// because that would take the path out of the place that the config gives it.
     pub(super) fn write(
         &self,
         old: &Old<'_>,
@@ -91,8 +90,8 @@ impl Rewrite {
             NewPath::Prefix(prefix) => {
                 path.extend_from_slice(prefix);
                 path.extend_from_slice(old.path.get(old.prefix..).unwrap_or_default());
-                // The rest of `/static../secret` behind `/static` is no dot segment before it stands behind a
-                // slash, and of a prefix that ends in a slash and a rest that begins with one come two.
+                // The rest of `/static../secret` after `/static` only becomes a dot segment after a slash;
+                // and a prefix that ends in a slash with a rest that begins with one makes two.
                 settle(path, old.merges_slashes)?;
             }
             NewPath::Whole(template) => {
@@ -129,7 +128,7 @@ impl Rewrite {
     }
 }
 
-/// Brings a new path into the normal form.
+/// Brings a new path into its normal form.
 fn settle(path: &mut Vec<u8>, merges_slashes: bool) -> Result<(), Violation> {
     if has_dot_segment(path) {
         return Err(Violation::PathAboveRoot);
@@ -149,19 +148,19 @@ fn settle(path: &mut Vec<u8>, merges_slashes: bool) -> Result<(), Violation> {
     Ok(())
 }
 
-/// What of a value is not to be escaped, by where it stands and what it is.
+/// Which bytes of a value are not escaped, depending on its place and its source.
 #[derive(Clone, Copy)]
 struct Unescaped {
-    /// What stands there as it is, beside letters, digits and `-._~`.
+    /// Bytes that stay unescaped there, in addition to letters, digits and `-._~`.
     stays: &'static [u8],
-    /// Whether its escapes are that already, and not text.
+    /// Whether its escapes are already escapes, and not text.
     has_escapes: bool,
 }
 
 impl Unescaped {
     fn path(variable: &Variable) -> Unescaped {
         match variable {
-            // Part of a path in its normal form, or what an operator wrote to be one.
+            // Part of a path in its normal form, or written by an operator to be one.
             Variable::Path | Variable::Capture(_) | Variable::Map(_) => {
                 Unescaped { stays: b"/!$&'()*+,;=:@", has_escapes: true }
             }
@@ -179,7 +178,8 @@ impl Unescaped {
     }
 }
 
-/// Percent-encodes in `out` from `start` on what does not stand there as it is (RFC 3986 section 2.1).
+/// Percent-encodes, in `out` from `start` on, the bytes that must not stay as they are (RFC 3986 section
+/// 2.1).
 fn encode(out: &mut Vec<u8>, start: usize, unescaped: Unescaped) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     let stays =
@@ -206,7 +206,7 @@ fn encode(out: &mut Vec<u8>, start: usize, unescaped: Unescaped) {
 mod tests {
     use super::*;
 
-    /// Each variable says what it was given.
+    /// Gives the same value for each variable.
     struct Given<'a>(&'a str);
 
     impl Source for Given<'_> {
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(by(None, Some("id=$1"), Some(""), "7"), "id=7");
         assert_eq!(by(None, Some("id=$1"), None, "7"), "id=7");
         assert_eq!(by(None, Some("$1"), Some("a=1"), ""), "a=1");
-        // No value begins a parameter of its own.
+        // No value can begin a parameter of its own.
         assert_eq!(by(Some("id=$1"), None, None, "7&admin=1;b+c#d%26"), "id=7%26admin%3D1%3Bb%2Bc%23d%26");
         assert_eq!(by(Some("id=$header.x"), None, None, "a b%26\r\n"), "id=a%20b%2526%0D%0A");
     }

@@ -1,4 +1,4 @@
-//! Which route takes a request, and why: the one place that decides it. Pure.
+//! Decides which route takes a request, and why; nothing else decides this. Pure.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -25,23 +25,23 @@ use crate::http::split::Split;
 /// The routes of one listener, first match wins.
 pub struct RouteTable {
     routes: Vec<Route>,
-    /// For each host that a route names exactly: all routes that may take it, in order.
+    /// For each host that a route names exactly: all routes that may match it, in order.
     by_host: HashMap<Box<[u8]>, Vec<u32>, foldhash::fast::RandomState>,
-    /// For every other host.
+    /// The routes for every other host.
     elsewhere: Vec<u32>,
-    /// Index of the pool that takes what no route takes.
+    /// Index of the pool for requests that match no route.
     default_pool: Option<usize>,
-    /// Who serves in the place of that pool, by index, in order.
+    /// The fallbacks of that pool, by index, in order.
     default_fallbacks: Box<[usize]>,
-    /// What is told of errors where no route took the request.
+    /// The error pages for requests that match no route.
     pages: Option<Arc<Pages>>,
-    /// What is told in maintenance where no route took the request.
+    /// The maintenance settings for requests that match no route.
     closing: Closing,
-    /// What is asked of whoever asks where no route took the request.
+    /// The authentication for requests that match no route.
     auth: Option<Box<Authenticator>>,
 }
 
-/// What routes of a snapshot name: its pools, by name, and keys that are fetched.
+/// What routes of a snapshot refer to: pools by name, and fetched keys.
 pub struct PoolNames<'c> {
     config: &'c weir_config::Config,
     token_keys: Option<&'c TokenKeys>,
@@ -49,7 +49,7 @@ pub struct PoolNames<'c> {
 }
 
 impl<'c> PoolNames<'c> {
-    /// Of the pools of `config`, in its order, and of `token_keys`.
+    /// For the pools of `config`, in its order, and `token_keys`.
     pub fn of(config: &'c weir_config::Config, token_keys: Option<&'c TokenKeys>) -> PoolNames<'c> {
         let numbered = config.pools.iter().enumerate();
         let indexes = numbered.map(|(index, pool)| (pool.name.as_str(), index)).collect();
@@ -60,7 +60,7 @@ impl<'c> PoolNames<'c> {
         self.indexes.get(name).copied()
     }
 
-    /// Who serves in the place of `pool`.
+    /// The fallbacks of `pool`.
     fn fallbacks(&self, pool: &str, of_route: Option<&str>) -> Box<[usize]> {
         self.config.fallbacks(pool, of_route).into_iter().filter_map(|name| self.index(name)).collect()
     }
@@ -68,47 +68,47 @@ impl<'c> PoolNames<'c> {
 
 /// One route, ready for use.
 pub struct Route {
-    /// Its place in [`RouteTable::route`].
+    /// Its index in [`RouteTable::route`].
     pub number: usize,
     /// Its name in logs and explanations.
     pub name: Arc<str>,
-    /// What happens to a request it takes.
+    /// What happens to a request that matches.
     pub action: Action,
-    /// What backends are asked for instead of what was sent; `None` changes nothing.
+    /// Changes path and query for backends; `None` changes nothing.
     pub rewrite: Option<Box<Rewrite>>,
     /// Largest request body in bytes.
     pub body_limit_bytes: Option<u64>,
-    /// What is kept of its responses; `None` keeps nothing.
+    /// How its responses are cached; `None` if they are not.
     pub cache: Option<Box<RouteCache>>,
-    /// What is asked of its requests; `None` for nothing.
+    /// The screen for its requests; `None` without one.
     pub screen: Option<Box<Screen>>,
-    /// What clients are told of errors, its listener's pages among them.
+    /// Its error pages, including those of its listener.
     pages: Option<Arc<Pages>>,
-    /// What they are told in maintenance.
+    /// Its maintenance settings.
     closing: Closing,
-    /// What is asked of whoever asks; `None` where everybody may.
+    /// Its authentication; `None` if everybody may make requests.
     auth: Option<Box<Authenticator>>,
-    /// Where copies of its requests go; `None` where none are made.
+    /// Where copies of its requests go; `None` if none are made.
     pub mirror: Option<Box<Mirror>>,
     /// Which requests go to other pools than its own.
     pub split: Option<Box<Split>>,
     /// Which pools a map may name for its requests.
     pub pool_map: Option<Box<PoolMap>>,
-    /// Who serves in the place of its pool, by index, in order.
+    /// The fallbacks of its pool, by index, in order.
     fallbacks: Box<[usize]>,
     /// Whether its requests are written to the access log.
     pub access_log: bool,
-    /// Whether its requests are looked at for SQL injection.
+    /// Whether and how its requests are checked for SQL injection.
     pub sqli: Sqli,
-    /// How responses are compressed; `None` leaves them as they came.
+    /// How responses are compressed; `None` leaves them unchanged.
     pub compress: Option<Arc<weir_config::Compress>>,
-    /// What is held back for slow clients, in place of what its pool says.
+    /// How much is held back for slow clients; overrides its pool's setting.
     pub buffer: Option<weir_config::Buffer>,
-    /// When a failed attempt is made again, over what its pool says.
+    /// Its retry settings, which override those of its pool.
     pub retry: Option<Box<RouteRetry>>,
-    /// Its own timers, over those of its pool and listener.
+    /// Its own timers, which override those of its pool and listener.
     pub timeout: Option<ExchangeTimeouts>,
-    /// What a request must be that it takes.
+    /// The conditions that a request must meet.
     asked: Asked,
 }
 
@@ -124,11 +124,11 @@ pub enum Action {
         /// 301, 302, 303, 307 or 308.
         status: u16,
     },
-    /// Answered from the config.
+    /// Answered with a fixed response from the config.
     Respond {
-        /// 200 to 599.
+        /// The status, 200 to 599.
         status: u16,
-        /// Sent as it is.
+        /// The content.
         body: Arc<str>,
         /// Value of `content-type`.
         content_type: Arc<str>,
@@ -137,47 +137,47 @@ pub enum Action {
 
 /// Where a request goes.
 pub enum Decision<'t> {
-    /// A route took it.
+    /// A route matches.
     Route {
-        /// Which.
+        /// The route.
         route: &'t Route,
-        /// Bytes of the path's prefix that the route's `*` path named.
+        /// How many bytes of the path the route's `*` path named.
         prefix: usize,
     },
-    /// No route took it; the listener's own pool does.
+    /// No route matches; the listener's own pool takes it.
     Default {
-        /// Its index in the snapshot.
+        /// The index of that pool in the snapshot.
         pool: usize,
     },
     /// Nothing takes it: 404 (RFC 9110 §15.5.5).
     Nowhere,
 }
 
-/// Where a connection goes that is passed on as it is.
+/// Where a connection goes whose bytes are passed on unchanged.
 pub struct TakenConnection<'t> {
     /// Index of the pool in the snapshot.
     pub pool: usize,
-    /// The route that took it; `None` where the listener's own pool does.
+    /// The route that matches; `None` if it goes to the listener's own pool.
     pub route: Option<&'t Route>,
 }
 
-/// What became of one route in an explanation.
+/// The result for one route in an explanation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteVerdict {
     /// Name of the route; the listener's own pool is called `(default)`.
     pub route: String,
-    /// Whether it took the request.
+    /// Whether it takes the request.
     pub taken: bool,
-    /// Why, in words.
+    /// The reason, in words.
     pub reason: String,
 }
 
 impl RouteTable {
-    /// Compiles a listener's routes. The config's check has made sure that all pools exist. Limits go on
-    /// where the routes of `old` have them.
+    /// Compiles a listener's routes. The config's check has made sure that all pools exist. Rate limits of
+    /// the routes of `old` continue.
     ///
-    /// Those that keep responses keep them in `cache`; without one nothing is kept. Which of `edits` hold is
-    /// part of what they are kept by.
+    /// Routes that cache use `cache`; without one, nothing is cached. The `edits` in force are part of the
+    /// cache key.
     pub fn compile(
         config: &weir_config::Listener,
         pools: &PoolNames<'_>,
@@ -233,8 +233,8 @@ impl RouteTable {
         }
     }
 
-    /// Where a request goes. Does not allocate; one hash look-up when any route names a host, then one
-    /// comparison per route that may take that host.
+    /// Where a request goes. Does not allocate; one hash look-up if any route names a host, then one
+    /// comparison per route that may match that host.
     #[inline]
     pub fn decide(&self, request: &RequestView<'_>) -> Decision<'_> {
         if !self.routes.is_empty() {
@@ -257,21 +257,21 @@ impl RouteTable {
         }
     }
 
-    /// Where a connection goes by the server name that its client asks for; `None` where no route takes it
-    /// and there is no pool for the rest. Costs what [`RouteTable::decide`] does.
+    /// Where a connection goes, by the server name that its client asks for; `None` if no route matches and
+    /// there is no default pool. Costs what [`RouteTable::decide`] does.
     pub fn decide_connection(&self, name: Option<&str>, client: IpAddr) -> Option<TakenConnection<'_>> {
         match self.decide(&RequestView::of_connection(name, client)) {
             Decision::Default { pool } => Some(TakenConnection { pool, route: None }),
             Decision::Route { route, .. } => match route.action {
                 Action::Pool(pool) => Some(TakenConnection { pool, route: Some(route) }),
-                // The config's check lets no other action through.
+                // The config's check allows no other action.
                 Action::Redirect { .. } | Action::Respond { .. } => None,
             },
             Decision::Nowhere => None,
         }
     }
 
-    /// The same decision as that of [`RouteTable::decide`] with every step, for `weir explain`.
+    /// The decision of [`RouteTable::decide`] with all its steps, for `weir explain`.
     pub fn explain(&self, request: &RequestView<'_>) -> Vec<RouteVerdict> {
         self.follow(request, "answered 404", |asked, matched| match matched {
             Ok(_) => asked.reason(request.path),
@@ -279,7 +279,7 @@ impl RouteTable {
         })
     }
 
-    /// The same decision as that of [`RouteTable::decide_connection`] with every step, for `weir explain`.
+    /// The decision of [`RouteTable::decide_connection`] with all its steps, for `weir explain`.
     pub fn explain_connection(&self, name: Option<&str>, client: IpAddr) -> Vec<RouteVerdict> {
         let view = RequestView::of_connection(name, client);
         self.follow(&view, "the connection is closed", |asked, matched| match matched {
@@ -288,8 +288,8 @@ impl RouteTable {
         })
     }
 
-    /// Follows a decision; `nowhere` says what becomes of what nothing takes, `why` why a route took it, or
-    /// did not.
+    /// Follows a decision. `nowhere` says what happens if nothing takes the request; `why` gives the reason
+    /// why a route matched, or did not.
     fn follow(
         &self,
         request: &RequestView<'_>,
@@ -316,30 +316,31 @@ impl RouteTable {
         verdicts
     }
 
-    /// The route of that number.
+    /// The route with that index.
     pub fn route(&self, number: usize) -> Option<&Route> {
         self.routes.get(number)
     }
 
-    /// What clients are told of errors whose requests this route took, or none; `None`: Weir's own words.
+    /// The error pages for requests that this route, or none, matched; `None` for Weir's own texts.
     #[inline]
     pub fn pages<'l>(&'l self, route: Option<&'l Route>) -> Option<&'l Pages> {
         route.map_or(&self.pages, |route| &route.pages).as_deref()
     }
 
-    /// What clients are told in maintenance whose requests this route took, or none.
+    /// The maintenance settings for requests that this route, or none, matched.
     #[inline]
     pub fn closing<'l>(&'l self, route: Option<&'l Route>) -> &'l Closing {
         route.map_or(&self.closing, |route| &route.closing)
     }
 
-    /// What is asked of whoever asks what this route took, or none; `None` where everybody may.
+    /// The authentication for requests that this route, or none, matched; `None` if everybody may make
+    /// requests.
     #[inline]
     pub fn auth<'l>(&'l self, route: Option<&'l Route>) -> Option<&'l Authenticator> {
         route.map_or(&self.auth, |route| &route.auth).as_deref()
     }
 
-    /// The files of passwords, which outlive this table; each once.
+    /// The password files, which outlive this table; each once.
     fn passwords(&self) -> Vec<Arc<Passwords>> {
         let all = self.routes.iter().map(|route| &route.auth).chain([&self.auth]);
         let mut distinct: Vec<Arc<Passwords>> = Vec::new();
@@ -351,8 +352,7 @@ impl RouteTable {
         distinct
     }
 
-    /// Who serves in the place of `asked`: the pool that this route names, or its map, or the listener; by
-    /// index, in order.
+    /// The fallbacks of `asked`, which this route, its map, or the listener names; by index, in order.
     #[inline]
     pub fn fallbacks<'l>(&'l self, route: Option<&'l Route>, asked: usize) -> &'l [usize] {
         let of_map = route.and_then(|route| route.pool_map.as_deref()?.fallbacks(asked));
@@ -362,7 +362,7 @@ impl RouteTable {
         route.map_or(&self.default_fallbacks, |route| &route.fallbacks)
     }
 
-    /// Index of the pool that takes what no route takes.
+    /// Index of the pool for requests that match no route.
     pub fn default_pool(&self) -> Option<usize> {
         self.default_pool
     }
@@ -372,13 +372,13 @@ impl RouteTable {
         &self.routes
     }
 
-    /// Whether there is no route: then the default pool takes everything.
+    /// Whether there are no routes: then the default pool takes everything.
     pub fn is_empty(&self) -> bool {
         self.routes.is_empty()
     }
 }
 
-/// Compiles what is asked of whoever asks.
+/// Compiles the authentication.
 fn http_auth(
     config: Option<&weir_config::Authentication>,
     pools: &PoolNames<'_>,
@@ -387,7 +387,7 @@ fn http_auth(
     Authenticator::compile(config, |name| pools.index(name), known, pools.token_keys).map(Box::new)
 }
 
-/// What a route is compiled with.
+/// What is needed to compile a route.
 struct Around<'a> {
     pools: &'a PoolNames<'a>,
     cache: Option<&'a Arc<Cache>>,
@@ -419,7 +419,7 @@ impl Route {
         let fallbacks = match &config.action {
             RouteAction::Pool(name) => {
                 let fallbacks = pools.fallbacks(name, config.fallback_pool.as_deref());
-                // Where another pool of a split can't serve, its own one does.
+                // If another pool of a split can't serve, the route's own pool does.
                 let own = config.split.is_some().then(|| pools.index(name)).flatten();
                 own.into_iter().chain(fallbacks).collect()
             }
@@ -433,7 +433,7 @@ impl Route {
             screen: None,
             pages: None,
             closing: Closing::compile(None, None),
-            // Its listener compiles it, beside those of the other routes.
+            // The listener compiles it together with those of the other routes.
             auth: None,
             mirror: None,
             split: config
@@ -455,7 +455,7 @@ impl Route {
             timeout: config.timeout.if_any().copied(),
             asked: Asked::of_route(config),
         };
-        // A route is known again by what it asks for: its name may be only its position.
+        // A route is identified across reloads by its conditions: its name may be only its position.
         let before = old.and_then(|old| old.routes.iter().find(|old| old.asked == route.asked));
         let mirror = config.mirror.as_ref();
         let old = before.and_then(|old| old.mirror.as_deref());
@@ -464,14 +464,14 @@ impl Route {
         Some(route)
     }
 
-    /// What the groups of the expression that took this path matched; `None` where there are none.
+    /// What the groups of the expression that matched this path matched; `None` if there are none.
     #[inline]
     pub fn groups(&self, path: &[u8]) -> Option<Groups> {
         self.asked.groups(path)
     }
 }
 
-/// `host` in lower case in `room`; `None` for one that is longer than any name can be.
+/// `host` in lower case, in `room`; `None` if it is longer than any name can be.
 fn lower_case<'r>(host: &[u8], room: &'r mut [u8; 255]) -> Option<&'r [u8]> {
     let lower = room.get_mut(..host.len())?;
     lower.copy_from_slice(host);
@@ -485,7 +485,7 @@ pub fn without_port(authority: &[u8]) -> &[u8] {
         Some(b'[') => authority.iter().position(|&byte| byte == b']').map(|at| at + 1),
         _ => authority.iter().position(|&byte| byte == b':'),
     };
-    // A name may end in the root's dot; it is the same name.
+    // A name may end with the root's dot; it is still the same name.
     let host = &authority[..end.unwrap_or(authority.len())];
     host.strip_suffix(b".").unwrap_or(host)
 }

@@ -1,22 +1,22 @@
-//! The screens of listeners and routes, made of what the config says of them.
+//! Compiles the screens of listeners and routes from the config.
 
 use std::sync::OnceLock;
 
 use weir_screen::{Screen, Settings};
 
-/// Makes a screen; limits of `before` go on. `None` when nothing is asked: then a request costs one
-/// comparison.
+/// Compiles a screen; the state of the limits of `before` is kept. `None` if nothing is configured: then a
+/// request costs one comparison.
 pub fn compile(settings: &Settings, before: Option<&Screen>) -> Option<Box<Screen>> {
     Screen::compile(settings, seed(), before).map(Box::new)
 }
 
-/// Drawn once per process, and told to nobody: who knew it could make keys meet.
+/// Drawn once per process and kept secret: whoever knew it could make keys collide.
 fn seed() -> [u64; 2] {
     static SEED: OnceLock<[u64; 2]> = OnceLock::new();
     *SEED.get_or_init(|| {
         let mut bytes = [0; 16];
-        // It does not fail on any system that has `getrandom(2)`; without it the seed is at least another in
-        // each process.
+        // This does not fail on any system that has `getrandom(2)`; without it the seed at least differs
+        // between processes.
         if aws_lc_rs::rand::fill(&mut bytes).is_err() {
             let state = foldhash::fast::RandomState::default();
             for (part, bytes) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {

@@ -1,5 +1,5 @@
-//! Asks the screens of the listener and of the route whether a request may pass. What they decide by, and
-//! how, is weir-screen's.
+//! Asks the screens of the listener and of the route whether a request may pass. weir-screen implements the
+//! decisions.
 
 use weir_http::KnownHeader;
 use weir_http::values::cookies;
@@ -20,7 +20,7 @@ use crate::http::requester::Requester;
 use crate::http::route::Route;
 use crate::worker::WorkerListener;
 
-/// Asks for a request whose route is known, on the edge.
+/// Asks at the edge, for a request whose route is known.
 #[inline]
 pub(super) fn at_edge(
     requester: &Requester,
@@ -39,8 +39,8 @@ pub(super) fn at_edge(
     with_facts(request, &values, |facts| ask(screens, Checkpoint::Edge, facts, cells, ledger))
 }
 
-/// Nothing is asked of a request that no route takes, or that is none for a proxy: limits of the listener
-/// that count answers count its refusal all the same.
+/// Called for a request that matches no route, or that a proxy does not handle; screens are not asked about
+/// it, but limits of the listener that count answers still count its refusal.
 #[cold]
 pub(super) fn unasked(
     requester: &Requester,
@@ -57,7 +57,7 @@ pub(super) fn unasked(
     with_facts(request, &values, |facts| screen.count_unasked(facts, now, &mut ledger.passage));
 }
 
-/// Asks for a request that goes to a backend.
+/// Asks at the origin, for a request that goes to a backend.
 #[inline]
 pub(super) fn at_origin(
     requester: &Requester,
@@ -80,7 +80,7 @@ pub(super) fn at_origin(
     with_facts(&request, &values, |facts| ask(screens, Checkpoint::Origin, facts, cells, ledger))
 }
 
-/// Shows `look` the request as screens look at it.
+/// Passes to `look` the request in the form that screens see.
 fn with_facts<R>(request: &Received<'_>, values: &Values<'_>, look: impl FnOnce(&Facts<'_>) -> R) -> R {
     let Received { head, text, .. } = *request;
     let user_agent = head.combined(KnownHeader::UserAgent.name().as_bytes(), text);
@@ -102,7 +102,7 @@ fn ask(
     cells: &ListenerCells,
     ledger: &mut Ledger,
 ) -> Result<(), Failure> {
-    // The head came a moment ago, and a limit at the origin is asked before anything is waited for.
+    // The head came a moment ago, because a limit at the origin is checked before any wait.
     let now = ledger.nearly_now();
     let mut passage = std::mem::take(&mut ledger.passage);
     let admitted = weir_screen::admit(screens, checkpoint, facts, now, &mut passage);
@@ -115,18 +115,18 @@ fn ask(
     admitted.map_err(Failure::Screened)
 }
 
-/// What a screen answers, without counting.
+/// The answer of one check of a screen, without counting.
 pub struct Step {
     /// `listener` or `route`.
     pub of: &'static str,
     /// Its answer.
     pub check: ScreenCheck,
-    /// The word for it in the log and in the answer to who is refused.
+    /// The word for it in the log and in the answer to a refused client.
     pub word: &'static str,
 }
 
-/// Every step of the screens of a listener and of a route, in order: those on the edge of both come before
-/// all others.
+/// Every check of the screens of a listener and of a route, in order: the edge checks of both come before all
+/// others.
 pub(super) fn explain(
     screens: [Option<&Screen>; 2],
     request: &Received<'_>,

@@ -1,5 +1,5 @@
-//! Content from memory on its way to a client: framed as its head said, sent from where it is, and given up
-//! where the client takes none for too long.
+//! Sends content from memory to a client: framed as its head announced, without copying, and given up if the
+//! client takes none of it for too long.
 
 use std::future::poll_fn;
 use std::io::IoSlice;
@@ -18,29 +18,29 @@ use crate::http::reply;
 use crate::http::session::Session;
 use crate::http::sink::{Framer, Framing, Sink as _};
 
-/// Places that one send gathers from.
+/// Most buffers that one send gathers from.
 const GATHERED: usize = 8;
 
-/// One response's content.
+/// The content of one response.
 pub struct Sending<'a> {
     session: &'a mut Session,
     framer: Framer,
-    /// For how long the client may take none of it.
+    /// How long the client may take none of it.
     patience: Duration,
 }
 
 impl Sending<'_> {
-    /// Nothing was sent yet; `head` leaves with the first of the content.
+    /// Nothing has been sent yet; `head` is sent with the first content.
     pub fn new(session: &mut Session, framing: Framing, head: Vec<u8>, patience: Duration) -> Sending<'_> {
         Sending { session, framer: Framer::new(framing, head), patience }
     }
 
-    /// The client, between two pieces.
+    /// The client's session, between two pieces.
     pub fn session(&mut self) -> &mut Session {
         self.session
     }
 
-    /// Sends what waits for content without it.
+    /// Sends what waits for content, without waiting longer.
     pub async fn flush(&mut self) -> Result<(), WaitError> {
         if !self.framer.is_clear() {
             self.renew();
@@ -53,7 +53,7 @@ impl Sending<'_> {
         Ok(())
     }
 
-    /// Sends the next piece, of which it is not known whether more follow.
+    /// Sends the next piece; it is not known whether more follow.
     pub async fn piece(&mut self, mut content: Bytes) -> Result<(), WaitError> {
         self.framer.begin(content.len());
         while !self.framer.is_clear() || !content.is_empty() {
@@ -74,11 +74,11 @@ impl Sending<'_> {
         Ok(())
     }
 
-    /// Sends the bytes of `body` in `range`, which are all there are, and the end; `range` loses what was
-    /// sent.
+    /// Sends the bytes of `body` in `range`, which are the whole content, and the end; what was sent is
+    /// removed from `range`.
     pub async fn kept(&mut self, body: &Body, range: &mut Range<u64>) -> Result<(), WaitError> {
         if self.session.stream.is_muxed() {
-            // The frames hold on to it where it is kept.
+            // The frames refer to the stored bytes without a copy.
             while let Some(mut piece) = first(body, range) {
                 let length = piece.len() as u64;
                 self.on_stream(&mut piece, range.start + length == range.end).await?;
@@ -123,7 +123,7 @@ impl Sending<'_> {
         reply::finish(self.session, trailers).await
     }
 
-    /// Gives the room that the head was in back.
+    /// Gives back the buffer that the head was in.
     pub fn into_room(self) -> Vec<u8> {
         self.framer.into_room()
     }
@@ -132,7 +132,7 @@ impl Sending<'_> {
         self.session.requester.wait(clock::now(), self.patience);
     }
 
-    /// Hands some of `content` to a stream, without a copy.
+    /// Sends some of `content` on a stream, without a copy.
     async fn on_stream(&mut self, content: &mut Bytes, is_last: bool) -> Result<(), WaitError> {
         let Session { stream, requester, .. } = &mut *self.session;
         let Some(stream) = stream.as_muxed() else { return Ok(()) };
@@ -147,7 +147,7 @@ impl Sending<'_> {
     }
 }
 
-/// The first bytes of `body` in `range`, at most to the end of a chunk; `None` where the range is empty.
+/// The first bytes of `body` in `range`, at most to the end of a chunk; `None` if the range is empty.
 fn first(body: &Body, range: &Range<u64>) -> Option<Bytes> {
     let mut start = 0;
     for chunk in body.chunks() {

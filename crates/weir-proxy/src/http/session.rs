@@ -1,5 +1,5 @@
-//! A client as an exchange sees it: the connection or stream that its requests come by, and what is known of
-//! whoever is at the other end.
+//! A client as an exchange sees it: the connection or stream of its requests, and what is known about the
+//! client.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use crate::http::requester::Requester;
 use crate::http::stream::Stream;
 use crate::worker::WorkerListener;
 
-/// While the listener drains, an idle client may send one more request for this long: it may have sent it
-/// before it could know, and is told to close in the answer. A connection closed at once would lose it.
+/// While the listener drains, an idle client may send one more request for this long. It may have sent it
+/// before it could know of the drain, and the answer tells it to close. Closing at once would lose that request.
 pub const LAST_CHANCE: Duration = Duration::from_secs(2);
 
 /// A client's connection, or one request of a connection that carries many.
@@ -23,7 +23,8 @@ pub struct Session {
     pub idle_since: Option<Duration>,
 }
 
-/// What backends are told of the client, which connected to `port`, and what may be believed of what it says.
+/// The identity of the client, which connected to `port`, for requests to backends, and how far it is
+/// trusted.
 pub fn identify(
     listener: &WorkerListener,
     client: &Client,
@@ -31,8 +32,8 @@ pub fn identify(
     secure: Option<&Secure>,
 ) -> ClientIdentity {
     let address = client.address.ip();
-    // A balancer that only carries bytes says nothing of whoever speaks through it: trust goes by the address
-    // it names.
+    // A balancer that only relays bytes says nothing about the client behind it: trust depends on the address
+    // that it names.
     let is_trusted = listener.shared.trusts(address);
     let scheme = if secure.is_some() { Scheme::Https } else { Scheme::Http };
     let identity = ClientIdentity::new(address, scheme, is_trusted).at_port(port);

@@ -1,5 +1,5 @@
-//! Connections to one backend on one worker that the exchanges of many clients share, whatever they speak:
-//! who opens one, and who waits for it.
+//! Connections to one backend on one worker that the exchanges of many clients share, in any protocol:
+//! decides which exchange opens one, and which wait for it.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -8,9 +8,9 @@ use std::task::{Context, Poll, Waker};
 /// The connections to one backend.
 pub struct SharedConnections<C> {
     pub open: RefCell<Vec<Rc<C>>>,
-    /// Whether somebody opens a connection; others wait for it instead of opening one each.
+    /// Whether an exchange is opening a connection; others wait for it instead of opening one each.
     opening: Cell<bool>,
-    /// Who waits for it, or for a stream to end.
+    /// The exchanges that wait for it, or for a stream to end.
     waiting: RefCell<Vec<Waker>>,
 }
 
@@ -21,13 +21,14 @@ impl<C> Default for SharedConnections<C> {
 }
 
 impl<C> SharedConnections<C> {
-    /// Leave to open a connection; `None` when another exchange has it: wait with [`Self::poll_changed`].
+    /// Permission to open a connection; `None` if another exchange has it: then wait with
+    /// [`Self::poll_changed`].
     pub fn leave_to_open(self: &Rc<Self>) -> Option<Leave<C>> {
         (!self.opening.replace(true)).then(|| Leave(self.clone()))
     }
 
-    /// Ready once something may have changed since the caller looked. `asked` tells whether this was polled
-    /// before.
+    /// Ready once something may have changed since the caller last looked. `asked` says whether this was
+    /// polled before.
     pub fn poll_changed(&self, context: &mut Context<'_>, asked: &mut bool) -> Poll<()> {
         if std::mem::replace(asked, true) {
             return Poll::Ready(());
@@ -36,14 +37,14 @@ impl<C> SharedConnections<C> {
         Poll::Pending
     }
 
-    /// Has all who wait look again: a stream or a connection has begun, or ended.
+    /// Makes all waiting exchanges check again: a stream or a connection has begun, or ended.
     pub fn wake_waiting(&self) {
         let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
         waiting.into_iter().for_each(Waker::wake);
     }
 }
 
-/// Leave to open a connection. Others wait until this is dropped.
+/// Permission to open a connection. Others wait until this is dropped.
 pub struct Leave<C>(Rc<SharedConnections<C>>);
 
 impl<C> Drop for Leave<C> {

@@ -1,4 +1,4 @@
-//! Where a body goes (to a client, to a backend, or into memory), and how it is told where the body ends.
+//! Where a body goes (to a client, to a backend, or into memory), and how its end is marked.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -10,16 +10,15 @@ use weir_io::stream::Duplex as _;
 
 use crate::http::stream::Stream;
 
-/// What stands behind a chunk's content.
+/// Follows a chunk's content.
 const CHUNK_END: &[u8] = b"\r\n";
 
-/// What takes a body.
+/// Takes a body.
 pub trait Sink {
     /// Takes as much as there is room for now, at least one byte when ready; gives how much.
     fn poll_take(&mut self, context: &mut Context<'_>, parts: &Parts<'_>) -> Poll<io::Result<usize>>;
 
-    /// The body is over, with `trailers` behind it where there are any; memory that keeps the content alone
-    /// has nothing to do then.
+    /// Ends the body, with `trailers` if there are any. Memory that only keeps the content has nothing to do.
     fn poll_end<'a>(
         &mut self,
         _context: &mut Context<'_>,
@@ -28,19 +27,19 @@ pub trait Sink {
         Poll::Ready(Ok(()))
     }
 
-    /// The socket, where what it is given goes out as it is; `None` for memory, and where it is framed.
+    /// The socket, if bytes are sent on it unchanged; `None` for memory, and if they are framed.
     fn socket(&self) -> Option<&TcpStream> {
         None
     }
 }
 
-/// Content, and the framing around it where a sink is told so where the body ends.
+/// Content, and the framing around it if the sink's framing marks the end.
 pub struct Parts<'a> {
     pub before: &'a [u8],
     pub content: &'a [u8],
     pub behind: &'a [u8],
-    /// Whether nothing but the end follows: where the content goes in one piece, the end of a stream goes
-    /// with it.
+    /// Whether only the end follows: if the content is sent in one piece, the end of a stream is sent with
+    /// it.
     pub is_last: bool,
 }
 
@@ -72,19 +71,19 @@ impl Sink for Stream {
     }
 }
 
-/// How the sink is told where the body ends.
+/// How the sink learns where the body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// Its length was announced, or closing ends it.
+    /// By a length in the head, or by closing.
     Plain,
-    /// We frame it in chunks.
+    /// By chunked framing that we write.
     Chunked,
-    /// The end of the sink's stream is that of the body.
+    /// By the end of the sink's stream.
     Stream,
 }
 
 impl Framing {
-    /// What a body of `length`, as it was announced to it, needs on `sink`.
+    /// The framing on the sink for a body whose head announced `length`.
     pub fn on(sink_is_muxed: bool, length: BodyLength) -> Framing {
         match length {
             _ if sink_is_muxed => Framing::Stream,
@@ -94,44 +93,44 @@ impl Framing {
     }
 }
 
-/// Frames content, and knows how much of the framing was taken.
+/// Frames content, and tracks how much of the framing was taken.
 #[derive(Clone)]
 pub struct Framer {
     kind: Framing,
-    /// What goes out before the next content.
+    /// Bytes that are sent before the next content.
     before: Vec<u8>,
     taken: usize,
-    /// Whether the content is a chunk of ours, whose end goes out with it: a reader that waits for whole
-    /// chunks (of server-sent events, say) must not be kept waiting for the next one.
+    /// Whether the content is a chunk of ours, whose end is sent with it: a reader that waits for whole
+    /// chunks (of server-sent events, say) must not have to wait for the next one.
     is_chunk_open: bool,
     is_ended: bool,
 }
 
 impl Framer {
-    /// For a body of which nothing was taken yet. `head` goes before it.
+    /// For a body of which nothing was taken yet; `head` is sent before it.
     pub fn new(kind: Framing, head: Vec<u8>) -> Framer {
         Framer { kind, before: head, taken: 0, is_chunk_open: false, is_ended: false }
     }
 
-    /// How the sink is told where the body ends.
+    /// How the sink learns where the body ends.
     #[inline]
     pub fn kind(&self) -> Framing {
         self.kind
     }
 
-    /// Whether all that was framed has been taken, but for content.
+    /// Whether all framing has been taken, so that only content may remain.
     #[inline]
     pub fn is_clear(&self) -> bool {
         self.taken == self.before.len()
     }
 
-    /// Whether the sink needs no more telling once the content is over.
+    /// Whether the sink needs no further end mark once the content is over.
     #[inline]
     pub fn is_told(&self) -> bool {
         self.kind == Framing::Plain || self.is_ended
     }
 
-    /// Frames the next `bytes` of content; not before those before them were taken.
+    /// Frames the next `bytes` of content; only after those before them were taken.
     #[inline]
     pub fn begin(&mut self, bytes: usize) {
         if self.kind == Framing::Chunked {
@@ -150,27 +149,27 @@ impl Framer {
         }
     }
 
-    /// The end of the sink's stream was told.
+    /// Notes that the sink's stream was ended.
     pub fn ended(&mut self) {
         self.is_ended = true;
     }
 
-    /// Makes ready for another sink, which gets no end yet.
+    /// Prepares for another sink, which has got no end yet.
     pub fn begin_again(&mut self) {
         if self.kind == Framing::Stream {
             self.is_ended = false;
         }
     }
 
-    /// `content`, which is all that is left of what was begun, in its framing.
+    /// `content`, which must be all that is left of what was begun, with its framing.
     #[inline]
     pub fn parts<'a>(&'a self, content: &'a [u8], is_last: bool) -> Parts<'a> {
         let behind: &[u8] = if self.is_chunk_open { CHUNK_END } else { b"" };
         Parts { before: &self.before[self.taken..], content, behind, is_last }
     }
 
-    /// Notes that a sink took `taken` bytes of [`Self::parts`], with `content` bytes of content in them;
-    /// gives how many of those it took.
+    /// Notes that a sink took `taken` bytes of [`Self::parts`], which had `content` bytes of content; gives
+    /// how many of these it took.
     #[inline]
     pub fn took(&mut self, taken: usize, content: usize) -> usize {
         let of_framing = taken.min(self.before.len() - self.taken);
@@ -178,7 +177,7 @@ impl Framer {
         let of_end = taken - of_framing - of_content;
         self.taken += of_framing;
         if self.is_chunk_open && of_content == content {
-            // Whatever did not fit of the end goes before what comes next.
+            // The part of the chunk's end that was not taken is sent before what comes next.
             self.is_chunk_open = false;
             self.make_room();
             self.before.extend_from_slice(&CHUNK_END[of_end..]);
@@ -186,8 +185,7 @@ impl Framer {
         of_content
     }
 
-    /// Puts what was framed into `out`, and the front of the content behind it, which ends there where
-    /// `is_whole`.
+    /// Appends the framing to `out`, and after it the front of the content, which ends there if `is_whole`.
     pub fn put(&mut self, out: &mut Vec<u8>, content: &[u8], is_whole: bool) {
         out.append(&mut self.before);
         out.extend_from_slice(content);
@@ -196,7 +194,7 @@ impl Framer {
         }
     }
 
-    /// Gives the room that framing was written in back, empty.
+    /// Gives back the buffer that framing was written in, emptied.
     pub fn into_room(mut self) -> Vec<u8> {
         self.before.clear();
         self.before

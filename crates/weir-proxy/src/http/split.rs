@@ -1,7 +1,8 @@
-//! Which of several pools a route's request goes to: by share, and by what tells requests apart.
+//! Decides which of several pools a route's request goes to, by share and by a key of the request.
 //!
-//! The first pool has its share of the hashes from the lowest up, the others theirs from the highest down,
-//! and the route's own what is between: so a share of either end grows without taking another pool's clients.
+//! Requests are hashed. The first pool gets its share of the hashes from the lowest up, the others get theirs
+//! from the highest down, and the route's own pool gets what is between: so a share at either end can grow
+//! without taking clients from another pool of the split.
 
 use std::ops::Range;
 
@@ -10,14 +11,15 @@ use weir_template::{Source, Template};
 
 /// The shares of a route.
 pub struct Split {
-    /// `None` tells requests apart by their ids.
+    /// The key's template; `None` for the request id.
     by: Option<Template>,
-    /// Indexes of pools, and which part of all hashes, 0.0 to 1.0, each gets.
+    /// Indexes of pools, and the range of hashes, within 0.0 to 1.0, that each gets.
     pools: Box<[(usize, Range<f64>)]>,
 }
 
 impl Split {
-    /// Compiles; `pool` gives the index of a pool by its name, which the config's check has made sure of.
+    /// Compiles the config; `pool` gives the index of a pool by its name, which the config's check has
+    /// verified.
     pub fn compile(config: &weir_config::Split, pool: impl Fn(&str) -> Option<usize>) -> Split {
         let mut end = 1.0;
         let shares = config.to.iter().enumerate().filter_map(|(index, to)| {
@@ -30,7 +32,7 @@ impl Split {
         Split { pools: shares.collect(), by: config.by.clone() }
     }
 
-    /// The index of the pool that a request with these values goes to; `None` for the route's own.
+    /// The index of the pool for a request with these values; `None` for the route's own.
     pub fn choose(&self, values: &(impl Source + ?Sized), request_id: &[u8]) -> Option<usize> {
         let hash = match &self.by {
             None => stable_hash(request_id),
@@ -39,12 +41,12 @@ impl Split {
                 template.render_any(values, &mut value).then(|| stable_hash(&value))?
             }
         };
-        // 53 bits are what a float holds.
+        // A float holds 53 bits.
         let part = (hash >> 11) as f64 / (1_u64 << 53) as f64;
         self.pools.iter().find(|(_, range)| range.contains(&part)).map(|(pool, _)| *pool)
     }
 
-    /// Which shares go where, and by what, in words; `name` gives that of a pool by its index.
+    /// Which shares go where, and by which key, in words; `name` gives the name of a pool by its index.
     pub fn words<'n>(&self, name: impl Fn(usize) -> &'n str) -> String {
         let by = self.by.as_ref().map_or("$request_id", Template::as_written);
         let mut words = format!("by {by}: ");

@@ -1,5 +1,4 @@
-//! Has requests judged for SQL injection before they are forwarded. What an injection is, is weir-screen's to
-//! say.
+//! Checks requests for SQL injection before they are forwarded. weir-screen decides what an injection is.
 
 use std::cell::RefCell;
 
@@ -20,7 +19,7 @@ use crate::http::session::Session;
 use crate::http::upload::Upload;
 
 thread_local! {
-    /// Room of this worker for looking at requests; a worker is one thread.
+    /// This worker's screen, whose buffers are reused; a worker is one thread.
     static SCREEN: RefCell<Screen> = RefCell::default();
 }
 
@@ -31,7 +30,7 @@ fn in_head(screen: &mut Screen, request: &Received<'_>) -> Option<Found> {
     in_target.or_else(|| head.fields(text).find_map(|field| screen.header(field.name, field.value)))
 }
 
-/// What a request's head comes to; `None` where the body decides.
+/// The verdict on a request's head; `None` if the body decides.
 fn judge_head(asked: Sqli, screen: &mut Screen, request: &Received<'_>) -> Option<Judged> {
     match (in_head(screen, request), body_kind(asked, request.head, request.text)) {
         (Some(found), _) => Some(Judged::Injection(found)),
@@ -41,8 +40,8 @@ fn judge_head(asked: Sqli, screen: &mut Screen, request: &Received<'_>) -> Optio
     }
 }
 
-/// What `weir explain` says of a request's head: the sentence, and whether the request is refused. `None`
-/// where nobody looks.
+/// What `weir explain` says about a request's head: the sentence, and whether the request is refused. `None`
+/// if the check is off.
 pub(super) fn explain(asked: Sqli, request: &Received<'_>) -> Option<(String, bool)> {
     let blocks = match asked.mode {
         SqliMode::Off => return None,
@@ -59,7 +58,7 @@ pub(super) fn explain(asked: Sqli, request: &Received<'_>) -> Option<(String, bo
     Some((if blocks { sentence } else { format!("{sentence}; reported, and passed") }, blocks))
 }
 
-/// Looks at a request's head.
+/// Checks a request's head.
 pub(super) fn head(
     asked: Sqli,
     request: &Received<'_>,
@@ -75,10 +74,10 @@ pub(super) fn head(
     }
 }
 
-/// How a request's body is to be read; `None` when it is not.
+/// How a request's body is to be parsed for the check; `None` if it is not checked.
 ///
 /// # Errors
-/// It is to be read and cannot be, which is for [`head`] to settle.
+/// It should be checked but can't be parsed, which [`head`] has to deal with.
 pub(super) fn body_kind(
     asked: Sqli,
     request: &RequestHead,
@@ -94,14 +93,14 @@ pub(super) fn body_kind(
     BodyKind::of(lines(b"content-type"), lines(b"content-encoding"))
 }
 
-/// What came of looking at a request's head or body.
+/// The verdict on a request's head or body.
 enum Judged {
     Passed,
     Injection(Found),
     Unreadable(Unreadable),
 }
 
-/// Notes and counts what came of it; `Err` when the request is refused.
+/// Notes and counts the verdict; `Err` if the request is refused.
 fn settle(asked: Sqli, judged: Judged, cells: &ListenerCells, ledger: &mut Ledger) -> Result<(), Failure> {
     let blocks = asked.mode == SqliMode::Block;
     let verdict = match judged {
@@ -122,8 +121,8 @@ fn settle(asked: Sqli, judged: Judged, cells: &ListenerCells, ledger: &mut Ledge
     if blocks { Err(Failure::Injection) } else { Ok(()) }
 }
 
-/// Holds back as much of a request's body as the route says, and looks at it. It leaves with the head, and
-/// can be sent once more; `charge` stands for its memory.
+/// Holds back as much of a request's body as the route configures, and checks it. The body is then sent with
+/// the head, and can be sent again; `charge` accounts for its memory.
 pub(super) async fn body(
     session: &mut Session,
     exchange: &mut Exchange,
@@ -139,7 +138,7 @@ pub(super) async fn body(
     let mut claim = HeldClaim::new(&buffers, charge, asked.body_bytes, 1).expecting(exchange.request.body());
     hold::hold(session, exchange, forwarding, facts, upload, &mut claim).await?;
     if claim.is_refused() && asked.mode == SqliMode::Block {
-        // What can't be held can't be looked at.
+        // What can't be held can't be checked.
         cells.sqli[SqliVerdict::Cut as usize].increment();
         return Err(Failure::OutOfMemory);
     }
@@ -150,7 +149,7 @@ pub(super) async fn body(
     let judged = match SCREEN.with_borrow_mut(|screen| screen.body(kind, &content)) {
         Ok(Some(found)) => Judged::Injection(found),
         Err(unreadable) => Judged::Unreadable(unreadable),
-        // A request that its head was reported for has been counted.
+        // A request whose head was reported has been counted.
         Ok(None) if exchange.ledger.is_noted_by_sqli() => return Ok(()),
         Ok(None) => Judged::Passed,
     };

@@ -7,7 +7,7 @@ use weir_tls::StickyKey;
 
 use crate::backends::Chosen;
 
-/// What the request's cookies say of stickiness, and what the response must say.
+/// What the request's cookies say about stickiness, and the cookie for the response.
 #[derive(Default)]
 pub struct Sticky {
     /// The backend id that the client's cookie names.
@@ -23,8 +23,8 @@ impl Sticky {
         Sticky { wanted: cookies::first(lines, name).and_then(|value| key.open(value)), set: None }
     }
 
-    /// Prepares the cookie when the client does not have that of `chosen` yet. One that came over TLS is not
-    /// to be sent in the clear, unless the config says so.
+    /// Prepares the cookie if the client does not have that of `chosen` yet. A cookie for a client with TLS
+    /// is `secure`, unless the config says otherwise.
     pub(super) fn answered_by(&mut self, chosen: &Chosen, is_secure: bool) {
         let Some((config, key)) = cookie_of(&chosen.pool.shared) else { return };
         let id = chosen.backend().shared.balance.id();
@@ -47,7 +47,7 @@ pub fn hidden(pool: &weir_config::Pool) -> Option<&[u8]> {
     cookie.map(|sticky| sticky.cookie.as_bytes())
 }
 
-/// The pool's cookie and what seals it.
+/// The pool's cookie settings, and the key that seals the cookie.
 fn cookie_of(pool: &Pool) -> Option<(&weir_config::Sticky, &StickyKey)> {
     Some((pool.config.sticky.as_ref()?, pool.sticky.as_deref()?))
 }

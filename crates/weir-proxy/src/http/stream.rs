@@ -1,5 +1,5 @@
-//! What an exchange reads from and writes to: a connection of its own (HTTP/1.1), or one stream of a
-//! connection that carries many.
+//! What an exchange reads from and writes to: a connection of its own (HTTP/1.1), or a stream of a
+//! multiplexed connection.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,25 +15,25 @@ use crate::http::muxed::Muxed;
 /// One side of an exchange.
 pub struct Stream(Kind);
 
-/// What carries the messages. Streams are boxed, so that a connection is no larger for them.
+/// The transport of the messages. Streams are boxed, so that they do not make connections larger.
 enum Kind {
     Wire(Wire),
-    /// Somebody else drives the connection.
+    /// Another task drives the connection.
     Muxed(Box<Muxed>),
 }
 
 impl Stream {
-    /// A connection whose messages follow each other.
+    /// A connection that carries one message after the other.
     pub fn of_wire(wire: Wire) -> Stream {
         Stream(Kind::Wire(wire))
     }
 
-    /// One of the streams of a multiplexed connection. Its end is the message's: see [`Stream::poll_finish`].
+    /// A stream of a multiplexed connection. Its end is the message's end: see [`Stream::poll_finish`].
     pub fn muxed(stream: Muxed) -> Stream {
         Stream(Kind::Muxed(Box::new(stream)))
     }
 
-    /// The connection, where it is this one's own.
+    /// The connection, if it is not a shared one.
     pub fn into_wire(self) -> Option<Wire> {
         match self.0 {
             Kind::Wire(wire) => Some(wire),
@@ -41,7 +41,7 @@ impl Stream {
         }
     }
 
-    /// The stream of a multiplexed connection that this is.
+    /// The stream, if this is one of a multiplexed connection.
     #[inline]
     pub fn as_muxed(&mut self) -> Option<&mut Muxed> {
         match &mut self.0 {
@@ -50,7 +50,7 @@ impl Stream {
         }
     }
 
-    /// Whether this is one of the streams of a multiplexed connection.
+    /// Whether this is a stream of a multiplexed connection.
     #[inline]
     pub fn is_muxed(&self) -> bool {
         matches!(self.0, Kind::Muxed(_))
@@ -64,8 +64,8 @@ impl Stream {
         }
     }
 
-    /// How much the peer has taken of what was sent, in a measure that grows, if it has not taken all. `None`
-    /// for a stream: its connection knows.
+    /// How much the peer has taken of what was sent, in a measure that grows; `None` if it has taken
+    /// everything, and for a stream, where that depends on its connection.
     pub fn taken(&self) -> Option<u64> {
         match &self.0 {
             Kind::Wire(wire) => wire.taken(),
@@ -73,8 +73,8 @@ impl Stream {
         }
     }
 
-    /// As [`Duplex::poll_send`], for bytes that end the message with nothing behind them: where they go in
-    /// one piece, the end goes with them. [`Self::poll_finish`] is still to be called.
+    /// As [`Duplex::poll_send`], for bytes that end the message: if they are sent in one piece, the end is
+    /// sent with them. [`Self::poll_finish`] must still be called.
     #[inline]
     pub fn poll_send_last(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match &mut self.0 {
@@ -83,7 +83,7 @@ impl Stream {
         }
     }
 
-    /// As [`Duplex::poll_send`], from several places in one call.
+    /// As [`Duplex::poll_send`], from several buffers in one call.
     #[inline]
     pub fn poll_send_parts(
         &mut self,
@@ -99,8 +99,8 @@ impl Stream {
         }
     }
 
-    /// As [`Duplex::poll_send`], from as many places as the caller has; `Unsupported` on a stream, which
-    /// takes them one by one without a copy.
+    /// As [`Duplex::poll_send`], from any number of buffers; `Unsupported` on a stream, which takes them one
+    /// by one without a copy.
     pub fn poll_send_slices(
         &mut self,
         context: &mut Context<'_>,
@@ -112,8 +112,8 @@ impl Stream {
         }
     }
 
-    /// Ends the message, with `trailers` where there are any, on a stream whose end that is; on others its
-    /// framing is its end, and nothing is to be done.
+    /// Ends the message, with `trailers` if there are any, on a stream whose end is the message's end.
+    /// Otherwise the framing marks the end, and this does nothing.
     pub fn poll_finish<'a>(
         &mut self,
         context: &mut Context<'_>,
@@ -125,7 +125,7 @@ impl Stream {
         }
     }
 
-    /// Whether this is a stream of which everything was taken, its end too.
+    /// Whether this is a stream of which everything was taken, including its end.
     pub fn is_ended(&self) -> bool {
         matches!(&self.0, Kind::Muxed(stream) if stream.is_ended())
     }
@@ -135,13 +135,13 @@ impl Stream {
         matches!(&self.0, Kind::Muxed(stream) if stream.resets_behind_answers())
     }
 
-    /// The fields behind the message, once its end was received; given once. `None` where they are part of
-    /// its framing.
+    /// The trailers of the message, once its end was received; given only once. `None` if they are part of
+    /// the framing.
     pub fn take_trailers(&mut self) -> Option<Box<Trailers>> {
         self.as_muxed().and_then(Muxed::take_trailers)
     }
 
-    /// See [`Wire::say_farewell`]. A stream's end says it by itself.
+    /// See [`Wire::say_farewell`]. On a stream, its end has that effect.
     pub async fn say_farewell(&mut self) {
         if let Kind::Wire(wire) = &mut self.0 {
             wire.say_farewell().await;
@@ -154,8 +154,8 @@ impl Stream {
         matches!(&self.0, Kind::Wire(wire) if wire.is_quiet())
     }
 
-    /// What is to be seen of the peer without taking anything of what it sent. Err when the connection or the
-    /// stream was reset.
+    /// Checks for the peer without taking anything that it sent. `Err` if the connection or the stream was
+    /// reset.
     pub fn poll_present(&mut self, context: &mut Context<'_>) -> io::Result<Sight> {
         match &mut self.0 {
             Kind::Wire(wire) => wire.poll_present(context),

@@ -1,4 +1,4 @@
-//! Serves the one request of a stream of HTTP/2 or HTTP/3, as `h1` serves the many of a connection.
+//! Serves the single request of an HTTP/2 or HTTP/3 stream, as `h1` serves the many of a connection.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -21,34 +21,34 @@ use crate::http::stream::Stream;
 use crate::http::{dispatch, linger};
 use crate::worker::{ListenerSlot, Worker};
 
-/// Most heads are smaller.
+/// Heads up to this size are not counted against the memory budget; most are smaller.
 const SMALL_HEAD_BYTES: usize = 4 << 10;
 
 /// The client at the other end of a multiplexed connection.
 pub struct Peer {
     pub worker: Rc<Worker>,
     pub slot: Rc<ListenerSlot>,
-    /// What the TLS handshake came to; `None` without TLS.
+    /// The result of the TLS handshake; `None` without TLS.
     pub secure: Option<Rc<Secure>>,
     pub client: Client,
     pub identity: Rc<ClientIdentity>,
 }
 
-/// What became of a request.
+/// What happened to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
     /// It was answered in full.
     Answered,
-    /// Its head was not as it must be, and it was told so.
+    /// Its head was malformed, and the answer said so.
     Refused,
-    /// It was not answered, or not in full.
+    /// It was not answered, or not completely.
     BrokenOff,
 }
 
-/// Serves the request on `stream`, whose head `read` puts into the exchange, with its text behind what is in
-/// the given vector. It may take until the deadline passes.
+/// Serves the request on `stream`. `read` puts its head into the exchange and appends its text to the given
+/// vector; it may take until the deadline passes.
 ///
-/// Gives what became of it.
+/// Gives what happened to the request.
 pub async fn serve(
     peer: &Peer,
     stream: Muxed,
@@ -100,7 +100,7 @@ async fn read_head(
     exchange: &mut Exchange,
     read: impl AsyncFnOnce(&mut Muxed, &Limits, &Deadline, &mut Exchange, &mut Vec<u8>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    // The vector that the request for the backend is written into later is free until then.
+    // The vector that the request for the backend is later written into is unused until then.
     let mut text = std::mem::take(&mut exchange.outgoing);
     let stream = session.stream.as_muxed().ok_or(Failure::ClientClosed)?;
     let result = read(stream, limits, &session.requester.deadline, exchange, &mut text).await;
@@ -110,13 +110,13 @@ async fn read_head(
         session.requester.buffer = Some(buffer);
     }
     text.clear();
-    // What was too large is not held while its refusal waits for room.
+    // A text that was too large is not held while its refusal waits to be sent.
     exchange.outgoing = if result.is_ok() { text } else { Vec::new() };
     result
 }
 
-/// Counts a large head against the memory budget until it is dropped: what goes on of it is kept as long as
-/// its request is under way. It may have come in a few bytes that refer to others (threat B25).
+/// Counts a large head against the memory budget until it is dropped: what is forwarded of it is kept as long
+/// as its request runs. It may have been sent in a few bytes that refer to others (threat B25).
 fn count_head(session: &Session) -> Option<Held> {
     let bytes = session.requester.received().len();
     (bytes > SMALL_HEAD_BYTES).then(|| {
@@ -126,8 +126,8 @@ fn count_head(session: &Session) -> Option<Held> {
     })
 }
 
-/// Puts what of the content is here already behind the head, as on a connection of its own: it leaves
-/// together with the head, and can be sent once more.
+/// Puts the content that is here already after the head, as on a connection of its own: it is sent together
+/// with the head, and can be sent again.
 async fn take_early_content(session: &mut Session) {
     if session.stream.is_ended() {
         return;
@@ -137,7 +137,7 @@ async fn take_early_content(session: &mut Session) {
         while !buffer.free().is_empty() {
             match stream.poll_receive(context, buffer) {
                 Poll::Ready(Ok(1..)) => {}
-                // The end, an error, or nothing yet: whoever reads the body finds out.
+                // The end, an error, or nothing yet: whoever reads the body will find out.
                 _ => break,
             }
         }

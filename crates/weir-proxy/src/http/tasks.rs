@@ -1,8 +1,8 @@
 //! The tasks that serve the requests of multiplexed connections.
 //!
-//! What an exchange needs to wait at any of its steps is some kilobytes, which a task of its own would have
-//! to allocate, move into place and clear for every request: more work than a small request is. So a task
-//! that has served one waits for the next, of whichever connection.
+//! The state that an exchange needs while it waits takes some kilobytes. A new task for each request would
+//! have to allocate, move and clear that: more work than a small request is. So a task that has served a
+//! request waits for the next one, from any connection.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -12,11 +12,11 @@ use std::task::{Poll, Waker};
 use crate::http::{h2, h3};
 use crate::worker::{PanicCount, Worker};
 
-/// Tasks that wait for a request, kept per worker; those above end.
+/// Most waiting tasks that are kept per worker; further ones end.
 const KEPT: usize = 256;
 
-/// What a task has to do: a request, and all that goes with it.
-// Made once per request and moved into the task that serves it: a box would cost more.
+/// What a task has to do: a request, with everything that belongs to it.
+// Made once per request and moved into the task that serves it: boxing it would cost more.
 #[allow(clippy::large_enum_variant)]
 pub enum Job {
     H2(h2::ReceivedRequest),
@@ -24,19 +24,19 @@ pub enum Job {
 }
 
 thread_local! {
-    /// The tasks of this worker that wait; a worker is one thread. The last to come is the first to go: what
-    /// it needs is in the processor's cache.
+    /// The waiting tasks of this worker; a worker is one thread. The last one to come is the first to be
+    /// used, because its memory is in the processor's cache.
     static WAITING: RefCell<Vec<Rc<IdleTask>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Where a task that waits is told of its next request.
+/// Where a waiting task gets its next request.
 #[derive(Default)]
 struct IdleTask {
     job: RefCell<Option<Job>>,
     waker: RefCell<Option<Waker>>,
 }
 
-/// Has a task serve the request in `job`.
+/// Makes a task serve the request in `job`.
 pub fn serve(worker: &Rc<Worker>, job: Job) {
     let Some(task) = WAITING.with_borrow_mut(Vec::pop) else {
         let task = Rc::new(IdleTask { job: RefCell::new(Some(job)), waker: RefCell::default() });

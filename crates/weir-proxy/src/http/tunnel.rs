@@ -16,11 +16,11 @@ use crate::tcp::relay::{self, FirstBytes, Heard, Paces, Pair, Terms};
 
 /// Passes the 101 on and relays until either side ends.
 ///
-/// Only the very protocol that the client asked for opens the tunnel, and no byte of the client's passes
-/// before (A18).
+/// Only exactly the protocol that the client asked for opens the tunnel, and no byte from the client is
+/// passed on before (A18).
 ///
 /// # Errors
-/// Nothing has reached the client.
+/// Nothing has been sent to the client.
 pub async fn run(
     session: &mut Session,
     exchange: &mut Exchange,

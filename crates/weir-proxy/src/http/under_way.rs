@@ -1,4 +1,4 @@
-//! The exchanges of a multiplexed connection that are under way.
+//! Counts the exchanges of a multiplexed connection that are running.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -6,27 +6,27 @@ use std::task::{Context, Waker};
 
 use weir_io::buffers::{Buffers, Held};
 
-/// What a client may send of one request's body before the exchange has taken any of it.
+/// Bytes that a client may send of one request's body before the exchange has taken any of it.
 pub const STREAM_WINDOW_BYTES: u32 = 128 << 10;
-/// The same for all requests of a connection together (threat S4).
+/// The same for all requests of a connection together, in bytes (threat S4).
 pub const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
 
-/// How many exchanges of a connection are under way, whatever its client thinks: one whose stream was reset
-/// counts until it has let go of its backend (threats B1, B4).
+/// How many exchanges of a connection are running, from Weir's point of view: one whose stream was reset
+/// counts until it has released its backend (threats B1, B4).
 pub struct UnderWay {
     count: Cell<u32>,
-    /// Of these, those whose body is still to come when they begin.
+    /// How many of these have a body that had not arrived when they began.
     with_body: Cell<u32>,
-    /// What their windows may make us hold.
+    /// Counts the memory that their flow-control windows may make us hold.
     windows: Held,
-    /// What drives the connection.
+    /// Wakes the task that drives the connection.
     driver: RefCell<Option<Waker>>,
-    /// Whether it is to be woken by the end of any exchange, and not of the last alone.
+    /// Whether that task is woken by the end of any exchange, and not only of the last one.
     awaited: Cell<bool>,
 }
 
 impl UnderWay {
-    /// Of a new connection, whose windows count against the budget of `buffers`.
+    /// For a new connection, whose windows count against the budget of `buffers`.
     pub fn new(buffers: &Rc<Buffers>) -> Rc<UnderWay> {
         Rc::new(UnderWay {
             count: Cell::new(0),
@@ -42,18 +42,18 @@ impl UnderWay {
         self.windows.set(all.min(CONNECTION_WINDOW_BYTES.into()));
     }
 
-    /// Exchanges under way.
+    /// How many exchanges are running.
     pub fn count(&self) -> u32 {
         self.count.get()
     }
 
-    /// Counts one more until what it gives is dropped.
+    /// Counts one more until the result is dropped.
     pub fn enter(self: &Rc<Self>) -> ExchangeCount {
         self.count.set(self.count.get() + 1);
         ExchangeCount { under_way: self.clone(), has_body: false }
     }
 
-    /// Has [`Self::wake_driver`] wake the task of `context`.
+    /// Makes [`Self::wake_driver`] wake the task of `context`.
     pub fn driven_by(&self, context: &Context<'_>) {
         let driver = &mut *self.driver.borrow_mut();
         if !driver.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
@@ -61,13 +61,12 @@ impl UnderWay {
         }
     }
 
-    /// Has the driver woken by the end of the next exchange, whichever it is; else by that of the last one
-    /// only.
+    /// If `awaited`, wakes the driver at the end of each exchange; otherwise only at the end of the last one.
     pub fn await_each(&self, awaited: bool) {
         self.awaited.set(awaited);
     }
 
-    /// The connection has something to do, or may have.
+    /// Wakes the driver, because the connection may have something to do.
     pub fn wake_driver(&self) {
         if let Some(driver) = &*self.driver.borrow() {
             driver.wake_by_ref();
@@ -75,14 +74,14 @@ impl UnderWay {
     }
 }
 
-/// One of [`UnderWay`], until dropped.
+/// Counts as one exchange of [`UnderWay`] until dropped.
 pub struct ExchangeCount {
     under_way: Rc<UnderWay>,
     has_body: bool,
 }
 
 impl ExchangeCount {
-    /// The request's body is still to come.
+    /// Notes that the request's body has not arrived yet.
     pub fn expects_body(&mut self) {
         if !std::mem::replace(&mut self.has_body, true) {
             self.under_way.with_body.set(self.under_way.with_body.get() + 1);

@@ -1,7 +1,8 @@
-//! What leaves together with a request's head, as far as its backend has not taken it.
+//! The part of a request's head, and of the body bytes that are sent with it, that its backend has not taken
+//! yet.
 //!
-//! A backend may be slow to read, may answer before it has read, or never read at all: what it did not take
-//! at once moves on while its answer is awaited and received.
+//! A backend may be slow to read, may answer before it has read, or may never read at all. What it did not
+//! take at once is sent while its answer is awaited and received.
 
 use std::io;
 use std::ops::Range;
@@ -13,44 +14,44 @@ use weir_io::wait::give_way;
 
 use crate::http::stream::Stream;
 
-/// Most bytes sent before others get their turn.
+/// Most bytes sent before other tasks get their turn.
 const TURN_BYTES: usize = 1 << 20;
 
-/// A part that was not sent.
+/// The part that was not sent yet.
 pub struct Untaken {
-    /// Where it is in the bytes that leave with the head.
+    /// Its range in the bytes that are sent with the head.
     rest: Range<usize>,
-    /// Where it began.
+    /// Where the range began.
     began: usize,
-    /// Those bytes, once no other backend may be sent them. Until then they are where all attempts find them.
+    /// Those bytes, once no other backend may be sent them. Until then all attempts share them.
     own: Option<Vec<u8>>,
-    /// Counts those as memory in use.
+    /// Accounts for the memory of `own`.
     charge: Option<Charge>,
 }
 
 impl Untaken {
-    /// This much of what leaves with the head is to be sent.
+    /// This range of the bytes that are sent with the head has to be sent.
     pub fn new(rest: Range<usize>) -> Untaken {
         Untaken { began: rest.start, rest, own: None, charge: None }
     }
 
-    /// Keeps `bytes`, of which it is a part, and what stands for their memory.
+    /// Takes over `bytes`, which the range refers to, and the charge for their memory.
     pub fn own(&mut self, bytes: Vec<u8>, charge: Option<Charge>) {
         (self.own, self.charge) = (Some(bytes), charge);
     }
 
-    /// Bytes of it that were sent.
+    /// How many bytes of it were sent.
     pub fn sent(&self) -> u64 {
         (self.rest.start - self.began) as u64
     }
 
-    /// Whether nothing of it is left to be sent.
+    /// Whether nothing of it is left to send.
     pub fn is_sent(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// Sends what the backend takes; `Ready(Ok)` once all was sent. It is a part of `shared` where it has no
-    /// bytes of its own.
+    /// Sends what the backend takes; `Ready(Ok)` once everything was sent. The range refers to `shared`
+    /// unless it has bytes of its own.
     ///
     /// # Errors
     /// The backend takes no more.

@@ -22,36 +22,37 @@ use crate::http::sink::Framing;
 use crate::http::stream::Stream;
 use crate::http::untaken::Untaken;
 
-/// A client may be slow for this long before its rate is looked at.
+/// A client may be slow for this long before its rate is checked.
 const RATE_GRACE: Duration = Duration::from_secs(5);
 
 /// The request's body.
 pub struct Upload {
-    /// Boxed, for most requests have no body, and are handed on all the same.
+    /// Boxed, because most requests have no body, but the struct is moved all the same.
     body: Option<Box<Body>>,
-    /// What is still to be sent of what leaves with the head. A head without a body may be too long, too.
+    /// What is still to be sent of the bytes that go with the head. A head without a body may be too long,
+    /// too.
     untaken: Option<Box<Untaken>>,
-    /// Whether the backend stopped taking the request; it may have answered all the same.
+    /// Whether the backend stopped taking the request; it may still have answered.
     refused: bool,
-    /// Whether the request did not leave whole, as it was given up: the backend's connection is good for no
-    /// other one, which it would take for the rest of this one.
+    /// Whether the request was given up before all of it was sent. Its backend's connection can't be used for
+    /// another one then, because the backend would take that for the rest of this one.
     cut: bool,
 }
 
-/// What there is where there is a body.
+/// The state of a request that has a body.
 struct Body {
     pump: Pump,
-    /// Whether any of it left after the head, so that it can't be sent again.
+    /// Whether some of it was sent after the head, so that it can't be sent again.
     streamed: bool,
-    /// From when on the client's rate counts, pauses left out.
+    /// When the client's rate began to count, with pauses left out.
     began: Duration,
-    /// Since when nobody reads it; `None` while somebody does.
+    /// Since when nobody reads the client; `None` while somebody does.
     paused_at: Option<Duration>,
-    /// What of it waits in a file behind what leaves with the head.
+    /// The part of it that waits in a file, after the bytes that are sent with the head.
     filed: Option<Box<Filed>>,
-    /// Bytes sent to the last backend out of a file that was given up since.
+    /// Bytes sent to the last backend from a file that has been dropped since.
     filed_bytes: u64,
-    /// When the last of it moved on behind the head; zero where none did.
+    /// When bytes after the head last moved on; zero if none did.
     moved_at: Duration,
 }
 
@@ -71,12 +72,12 @@ impl Body {
         self.pump.is_done() && !self.is_filed()
     }
 
-    /// Whether the client is still to send some of it, whatever of it is still to be sent on.
+    /// Whether the client still has to send some of it, apart from what still has to be sent on.
     fn waits_for_client(&self) -> bool {
         !self.pump.is_done() && self.pump.waits_for_source()
     }
 
-    /// Bytes sent to the backend after what left with the head, framing included.
+    /// Bytes sent to the backend after those that are sent with the head, framing included.
     fn streamed_bytes(&self) -> u64 {
         self.pump.streamed + self.filed_bytes + self.filed.as_ref().map_or(0, |filed| filed.sent())
     }
@@ -91,7 +92,8 @@ impl Body {
         }
     }
 
-    /// Whether the client has sent less than `rate` bytes per second on average, while it was its turn.
+    /// Whether the client has sent less than `rate` bytes per second on average, while it was the client's
+    /// turn.
     fn is_too_slow(&self, now: Duration, rate: u64) -> bool {
         let spent = now.saturating_sub(self.began);
         rate > 0
@@ -103,31 +105,32 @@ impl Body {
 }
 
 impl Upload {
-    /// No body.
+    /// For a request without a body.
     pub fn none() -> Upload {
         Upload { body: None, untaken: None, refused: false, cut: false }
     }
 
-    /// A body that `pump` will read, from [`Self::resume`] on.
+    /// For a body that `pump` reads, from [`Self::resume`] on.
     pub fn of(pump: Pump, now: Duration) -> Upload {
         Upload { body: Some(Body::new(pump, now, Some(now))), ..Upload::none() }
     }
 
-    /// The client is read from now on.
+    /// Notes that the client is read from now on.
     pub fn resume(&mut self, now: Duration) {
         if let Some(body) = &mut self.body {
             body.resume(now);
         }
     }
 
-    /// Nobody reads the client until [`Self::resume`]: what it does not send meanwhile is not its fault.
+    /// Notes that nobody reads the client until [`Self::resume`]: that it sends nothing meanwhile is not its
+    /// fault.
     pub fn pause(&mut self, now: Duration) {
         if let Some(body) = &mut self.body {
             body.pause(now);
         }
     }
 
-    /// Whether there is none.
+    /// Whether there is no body.
     pub fn is_none(&self) -> bool {
         self.body.is_none()
     }
@@ -138,25 +141,25 @@ impl Upload {
         !self.is_untaken() && self.body.as_ref().is_none_or(|body| body.is_done())
     }
 
-    /// Whether the client is done with it, whatever of it is still to be sent on.
+    /// Whether the client has sent all of it, apart from what still has to be sent on.
     #[inline]
     pub fn has_left_client(&self) -> bool {
         self.body.as_ref().is_none_or(|body| body.pump.is_done())
     }
 
-    /// Whether some of what leaves with the head is still to be sent.
+    /// Whether some of the bytes that go with the head still have to be sent.
     #[inline]
     fn is_untaken(&self) -> bool {
         self.untaken.as_ref().is_some_and(|untaken| !untaken.is_sent())
     }
 
-    /// The backend has not taken this `rest` of what leaves with the head.
+    /// Notes that the backend has not taken this `rest` of the bytes that go with the head.
     pub fn begin_untaken(&mut self, rest: Range<usize>) {
         self.untaken = Some(Box::new(Untaken::new(rest)));
     }
 
-    /// No other backend may be asked: what leaves with the head is given up but for what is still to be sent
-    /// of it, which is kept together with what stands for the memory. `held` gives it.
+    /// Called when no other backend may be asked: of the bytes that go with the head, only those that still
+    /// have to be sent are kept, together with the charge for their memory. `held` gives the bytes.
     pub fn own_untaken(&mut self, charge: Option<Charge>, held: impl FnOnce() -> Vec<u8>) {
         let is_moving = !self.refused;
         let untaken = self.untaken.as_deref_mut().filter(|untaken| is_moving && !untaken.is_sent());
@@ -171,14 +174,14 @@ impl Upload {
         self.body.as_ref().is_some_and(|body| body.is_filed())
     }
 
-    /// What there is of it in a file.
+    /// The part of it that is in a file.
     fn filed(&self) -> Option<&Filed> {
         self.body.as_ref()?.filed.as_deref()
     }
 
-    /// Whether all of it is here, to be sent and sent again.
+    /// Whether all of it is here, so that it can be sent and sent again.
     pub fn is_here(&self) -> bool {
-        // The end of a stream is told apart from what leaves with the head.
+        // The end of a stream is sent separately from the bytes that go with the head.
         self.is_done() || self.is_whole() || (self.filed().is_some() && self.is_received())
     }
 
@@ -189,17 +192,17 @@ impl Upload {
         }
     }
 
-    /// When the last of it moved on behind the head; zero where none did.
+    /// When bytes after the head last moved on; zero if none did.
     pub fn moved_at(&self) -> Duration {
         self.body.as_ref().map_or(Duration::ZERO, |body| body.moved_at)
     }
 
-    /// Whether it can only go on once the disk has done something.
+    /// Whether nothing can move until the disk has done something.
     pub fn awaits_disk(&self) -> bool {
         !self.refused && self.filed().is_some_and(|filed| filed.awaits_disk())
     }
 
-    /// Whether the client is not read for the disk has not taken what it sent.
+    /// Whether the client is not being read because the disk has not taken what it sent.
     pub fn is_stuck(&self) -> bool {
         self.filed().is_some_and(|filed| filed.is_stuck())
     }
@@ -209,19 +212,20 @@ impl Upload {
         self.body.as_ref().is_none_or(|body| body.pump.is_received())
     }
 
-    /// Whether all of it leaves with the head, or there is none; so never where a part is in a file.
+    /// Whether all of it is sent with the head, or there is none; never true if a part is in a file.
     pub fn is_whole(&self) -> bool {
         let is_whole = |body: &Body| !body.streamed && body.filed.is_none() && body.pump.is_whole();
         self.body.as_deref().is_none_or(is_whole)
     }
 
-    /// The same body for another backend, which gets it beside the first; of one that is whole.
+    /// The same body for another backend, which gets it in parallel to the first; only for a body that is
+    /// whole.
     pub fn twin(&self) -> Upload {
         let twin = |body: &Body| Body::new(body.pump.twin(), Duration::ZERO, None);
         Upload { body: self.body.as_deref().map(twin), ..Upload::none() }
     }
 
-    /// Goes on with the backend that its twin went to.
+    /// Goes on with the backend of its twin.
     pub fn stand_in(&mut self, twin: Upload) {
         (self.refused, self.cut, self.untaken) = (twin.refused, twin.cut, twin.untaken);
         if let (Some(body), Some(twin)) = (&mut self.body, twin.body) {
@@ -229,12 +233,12 @@ impl Upload {
         }
     }
 
-    /// What leaves with the head, where it was kept.
+    /// The content that is sent with the head, if a copy was kept.
     pub fn take_copy(&mut self) -> Vec<u8> {
         self.body.as_mut().map_or_else(Vec::new, |body| body.pump.take_copy())
     }
 
-    /// All of the body, where it was to be put aside and has come; empty where there is none.
+    /// The whole body, if it was set aside and is complete; empty if there is none.
     pub fn take_aside(&mut self) -> Result<AsideContent, AsideLost> {
         self.body.as_mut().map_or_else(|| Ok(AsideContent::default()), |body| body.pump.take_aside())
     }
@@ -244,7 +248,8 @@ impl Upload {
         self.body.as_ref().map_or(0, |body| body.pump.held())
     }
 
-    /// Moves what comes behind the head in `out`, until the body is over or `claim` has no room for more.
+    /// Moves what arrives to the end of `out`, where the head is, until the body is complete or `claim` has
+    /// no more room.
     pub fn poll_hold(
         &mut self,
         context: &mut Context<'_>,
@@ -259,8 +264,8 @@ impl Upload {
         }
     }
 
-    /// Receives into a file, behind what [`Self::poll_hold`] moved, until the body is over or no more goes
-    /// into it.
+    /// Receives into a file what follows the bytes that [`Self::poll_hold`] moved, until the body is complete
+    /// or the file is full.
     pub fn poll_file(
         &mut self,
         context: &mut Context<'_>,
@@ -276,21 +281,21 @@ impl Upload {
         }
     }
 
-    /// What goes on from now on has a file behind it.
+    /// Puts what is received from now on into this file.
     pub fn begin_file(&mut self, file: TemporaryFile) {
         if let Some(body) = &mut self.body {
             body.filed = Some(Box::new(Filed::new(file)));
         }
     }
 
-    /// What is in the file waits for a backend from now on.
+    /// Ends receiving into the file: its content now waits for a backend.
     pub fn end_file(&mut self) {
         if let Some(body) = &mut self.body {
             body.pump.begin_behind();
         }
     }
 
-    /// Gives the file up where all of it was sent, to a backend whose answer is here.
+    /// Drops the file if all of it was sent to a backend that has answered.
     pub fn leave_file(&mut self) {
         let Some(body) = &mut self.body else { return };
         if let Some(filed) = body.filed.take_if(|filed| filed.is_sent()) {
@@ -298,38 +303,38 @@ impl Upload {
         }
     }
 
-    /// Whether the client is still to send some of it, as far as is known.
+    /// Whether the client still has to send some of it, as far as is known.
     pub fn is_awaited(&self) -> bool {
         let is_awaited = |body: &Body| !body.is_filed() && body.waits_for_client();
         !self.is_untaken() && self.body.as_deref().is_some_and(is_awaited)
     }
 
-    /// The same, before it is looked at what has come; as it `was` where the backend takes no more.
+    /// The same before new data is looked at; keeps the value `was` if the backend takes no more.
     pub fn is_awaited_or(&self, was: bool) -> bool {
         if self.refused { was && !self.is_done() } else { self.is_awaited() }
     }
 
-    /// Whether the client has said how much there is, and not sent all of it.
+    /// Whether the client has announced a length, and not sent all of it.
     pub fn is_owed(&self) -> bool {
         self.body.as_ref().is_some_and(|body| body.pump.is_owed())
     }
 
-    /// Whether everything sent so far can be sent once more.
+    /// Whether everything sent so far can be sent again.
     pub fn is_replayable(&self) -> bool {
         self.body.as_ref().is_none_or(|body| !body.streamed)
     }
 
-    /// The backend takes no more of it.
+    /// Notes that the backend takes no more of it.
     pub fn refuse(&mut self) {
         self.refused = true;
     }
 
-    /// Whether its backend's connection is good for no other request.
+    /// Whether its backend's connection can't be used for another request.
     pub fn is_cut(&self) -> bool {
         self.cut || self.is_untaken() || self.is_filed()
     }
 
-    /// Makes ready for another backend, which gets the part that left with the head once more.
+    /// Prepares for another backend, which is sent the part that went with the head again.
     pub fn retry(&mut self, now: Duration) {
         (self.refused, self.cut, self.untaken) = (false, false, None);
         let Some(body) = &mut self.body else { return };
@@ -340,8 +345,8 @@ impl Upload {
         }
     }
 
-    /// Frames for another backend what leaves with the head: of the body that is `held`, which goes behind
-    /// what is in `out`. What is in a file goes behind it.
+    /// Frames for another backend the bytes that go with the head: `held` is the body's content, which is
+    /// appended, framed, to `out`. The content of a file follows it.
     pub fn frame_anew(&mut self, framing: Framing, held: &[u8], out: &mut Vec<u8>) {
         let Some(body) = &mut self.body else { return };
         let length = body.filed.as_ref().map_or(0, |filed| filed.length());
@@ -351,21 +356,21 @@ impl Upload {
         }
     }
 
-    /// Whether it can be framed otherwise than it is: not while a file holds it in chunks.
+    /// Whether its framing can be changed: not while a file holds it in chunks.
     pub fn may_be_framed_anew(&self) -> bool {
         let is_fixed = |body: &Body| body.filed.is_some() && body.pump.framing() == Framing::Chunked;
         !self.body.as_deref().is_some_and(is_fixed)
     }
 
-    /// Its trailers lose these names from now on.
+    /// Drops these names from its trailers from now on.
     pub fn drop_names(&mut self, names: Option<Arc<DroppedNames>>) {
         if let Some(body) = &mut self.body {
             body.pump.dropped = names;
         }
     }
 
-    /// Frames otherwise, for a backend of another pool, what is `held` and was to leave with the head: it
-    /// goes behind what is in `out`. Nothing has left.
+    /// Changes the framing, for a backend of another pool, of the bytes `held`, which were to be sent with
+    /// the head; they are appended to `out`. Nothing has been sent yet.
     pub fn move_to(
         &mut self,
         framing: Framing,
@@ -386,7 +391,7 @@ impl Upload {
         Ok(())
     }
 
-    /// Whether there is more to move to a backend that takes it.
+    /// Whether there is more to send to a backend that takes it.
     #[inline]
     pub fn is_moving(&self) -> bool {
         !self.refused && !self.is_done()
@@ -397,13 +402,13 @@ impl Upload {
         self.body.as_ref().map_or(0, |body| body.pump.received)
     }
 
-    /// Bytes sent to the backend after what left with the head at once, framing included.
+    /// Bytes sent to the backend after the first send of the head, framing included.
     pub fn streamed_bytes(&self) -> u64 {
         let of_head = self.untaken.as_ref().map_or(0, |untaken| untaken.sent());
         self.body.as_ref().map_or(0, |body| body.streamed_bytes()) + of_head
     }
 
-    /// Moves what can be moved. `Ready` when it is over or the backend takes no more.
+    /// Moves what can be moved. `Ready` when everything was moved or the backend takes no more.
     pub fn poll(
         &mut self,
         context: &mut Context<'_>,
@@ -437,8 +442,8 @@ impl Upload {
         }
     }
 
-    /// Moves what is left of what leaves with the head, a part of `shared` until it is [`Self::own_untaken`].
-    /// `Ready` when that is over or the backend takes no more.
+    /// Sends the rest of the bytes that go with the head, which are part of `shared` until
+    /// [`Self::own_untaken`]. `Ready` when these are sent or the backend takes no more.
     pub fn poll_untaken(
         &mut self,
         context: &mut Context<'_>,
@@ -459,8 +464,8 @@ impl Upload {
         Poll::Ready(())
     }
 
-    /// Tells the backend of the end of a body that is here, where nobody sends any of it: the end of a stream
-    /// does not leave with the head.
+    /// Tells the backend the end of a body that is completely here and that nothing else sends: the end of a
+    /// stream is not sent with the head.
     pub fn poll_tell_end(&mut self, context: &mut Context<'_>, backend: &mut Stream) {
         if let Some(body) = self.body.as_deref_mut().filter(|_| !self.refused) {
             let polled = body.pump.poll_tell_end(context, backend);
@@ -468,7 +473,7 @@ impl Upload {
         }
     }
 
-    /// Moves what is in the file to the backend, which may be sent it again.
+    /// Sends the content of the file to the backend; it may be sent again.
     fn poll_filed(
         &mut self,
         context: &mut Context<'_>,
@@ -492,19 +497,20 @@ impl Upload {
         }
     }
 
-    /// Whether the client has sent less than `rate` bytes per second on average, while it was its turn (D1).
+    /// Whether the client has sent less than `rate` bytes per second on average, while it was the client's
+    /// turn (D1).
     pub fn is_too_slow(&self, now: Duration, rate: u64) -> bool {
         self.body.as_ref().is_some_and(|body| body.is_too_slow(now, rate))
     }
 
-    /// Proof that all of it was sent to the backend that was asked last; `None` where it was not.
+    /// Proof that all of it was sent to the backend that was asked last; `None` if it was not.
     pub fn sent(&self) -> Option<Drained> {
         let is_sent = self.is_done() && !self.refused && !self.cut;
         is_sent.then(|| BodyReader::new(BodyLength::None, &Limits::default()).drained()).flatten()
     }
 
-    /// What the client sent behind the body, and proof that the body is over. Without a body there is nothing
-    /// behind it that the session does not already hold.
+    /// The bytes that the client sent after the body, and proof that the body is over. Without a body, the
+    /// session already holds all bytes after the head.
     pub fn take_rest(&mut self) -> (Option<Buffer>, Option<Drained>) {
         self.cut |= self.is_untaken();
         match self.body.take() {
@@ -517,7 +523,7 @@ impl Upload {
     }
 }
 
-/// The content of what was framed in chunks, or of the front of it.
+/// The content of bytes that were framed in chunks, or of the first part of them.
 fn unframed(mut framed: &[u8], limits: &Limits) -> Result<Vec<u8>, Violation> {
     let mut reader = BodyReader::new(BodyLength::Chunked, limits);
     let mut content = Vec::with_capacity(framed.len());
@@ -532,7 +538,7 @@ fn unframed(mut framed: &[u8], limits: &Limits) -> Result<Vec<u8>, Violation> {
     Ok(content)
 }
 
-/// What went wrong on the client's side.
+/// The failure on the client's side.
 pub fn failure_of(error: PumpError) -> Failure {
     match error {
         PumpError::SourceClosed => Failure::ClientClosed,

@@ -1,5 +1,6 @@
 //! The file format in which a Weir stores proofs, so that other Weirs can present them to an authority in its
 //! place.
+//!
 //! Each proof has its own file, and nothing that a client requests becomes part of a path. The content of a
 //! file is accepted only if it has the form of a proof, so that it can't be used to answer anything else.
 

@@ -1,9 +1,9 @@
-//! Makes copies of requests, and sends them. A copy is a request of Weir's own, written as text and read as
-//! a client's would be, and asked for by a task of its own: the request that it was made of waits for
-//! nothing, and its body is kept as it goes by.
+//! Makes copies of requests and sends them. A copy is a request of Weir's own: it is written as text, parsed
+//! like a client's request, and sent by a task of its own. The original request waits for nothing; its body
+//! is set aside as it passes.
 //!
-//! What proves who somebody is stays away from copies, and so do the rules about header fields of listener
-//! and route, which may hold secrets for the backends that the request is for (threat J14).
+//! Credentials are left out of copies, and so are the listener's and the route's rules about header fields,
+//! which may add secrets for the backends that the original is for (threat J14).
 
 use std::future::poll_fn;
 use std::io;
@@ -40,22 +40,22 @@ use crate::http::sink::{Framing, Parts, Sink};
 use crate::http::upload::Upload;
 use crate::worker::{self, ListenerSlot, Worker, WorkerListener};
 
-/// What says that a request is a copy, so that none is made of it in turn.
+/// The field that marks a request as a copy, so that no copy is made of it in turn.
 const MARK: &[u8] = b"x-mirrored";
-/// Most bytes of an answer that are read so that its connection can be kept.
+/// Most bytes of an answer that are read in order to keep its connection.
 const ANSWER_BYTES: usize = 1 << 20;
-/// Header fields that a copy has more than its request (count), and bytes of them.
+/// Header fields that a copy has in addition to those of its request (count), and their size in bytes.
 const MORE_FIELDS: usize = 2;
 const MORE_BYTES: usize = 64;
 
-/// Fields that frame the request, beside those of its connection, and are written anew or mean nothing to a
-/// copy.
+/// Fields that frame the request, apart from those of its connection. They are written anew, or have no
+/// meaning for a copy.
 const OF_FRAMING: [KnownHeader; 4] =
     [KnownHeader::Host, KnownHeader::ContentLength, KnownHeader::Expect, KnownHeader::Trailer];
-/// Fields that prove who somebody is.
+/// Fields with credentials.
 const CREDENTIALS: [&[u8]; 3] = [b"authorization", b"proxy-authorization", b"cookie"];
 
-/// A copy that is to be sent once all of the request is here.
+/// A copy that is sent once the whole request is here.
 pub(crate) struct Copy {
     worker: Rc<Worker>,
     slot: Rc<ListenerSlot>,
@@ -67,15 +67,15 @@ pub(crate) struct Copy {
     paths: Paths,
     request_id: Vec<u8>,
     is_early: bool,
-    /// The head, but for the length of the body and the end.
+    /// The head, without the length of the body and the final empty line.
     text: Vec<u8>,
     has_body: bool,
     timeout: Duration,
     under_way: Arc<Background>,
 }
 
-/// Begins a copy of the request in `exchange`, whose bytes are here, where one is to be made; one without a
-/// body is sent as soon as a backend was chosen for the request.
+/// Begins a copy of the request in `exchange`, whose bytes are still here, if one is to be made. A copy
+/// without a body is sent as soon as a backend was chosen for the request.
 #[cold]
 pub(crate) fn begin(
     requester: &Requester,
@@ -103,13 +103,13 @@ pub(crate) fn begin(
     None
 }
 
-/// Whether it asks for a tunnel, of which there is no copy.
+/// Whether it asks for a tunnel, which is never copied.
 pub(super) fn is_tunnel(request: &RequestHead, text: &[u8]) -> bool {
     request.upgrade(text).is_some() || request.is_extended_connect()
 }
 
-/// Why there is no copy of a request, whatever its body; `is_closed` says whether the mirror is in
-/// maintenance for its client.
+/// Why the request is not copied, whatever its body; `is_closed` says whether the mirror is in maintenance
+/// for its client.
 pub(super) fn left_out(
     request: &RequestHead,
     text: &[u8],
@@ -143,7 +143,8 @@ fn copy_of(
     if is_too_long || (has_body && mirror.body_limit == 0) {
         return Err(MirrorResult::Body);
     }
-    // By both pools: what is told of users may be another for the mirror than for the one of the request.
+    // The edits for both pools, because the mirror may be told about users by other fields than the request's
+    // pool.
     let table = forwarding.listener.compiled.edits.as_deref();
     let dropped = [exchange.pool, Some(mirror.pool)].into_iter();
     let dropped = dropped.filter_map(|pool| table?.of(exchange.route, pool).dropped_of_request());
@@ -166,9 +167,9 @@ fn copy_of(
     })
 }
 
-/// The head of a copy, but for its end. What backends do not get of a client (`dropped`), a mirror does not
-/// either: it would take the client's word for who it is. Nor does the copy say what its client's connection
-/// has options of: they would take the mark out of it again.
+/// The head of a copy, without its end. Fields that are dropped for backends (`dropped`) are dropped for the
+/// mirror too: it would otherwise trust the client's claims about its identity. Options of the client's
+/// connection are left out as well: they could name the mark and so remove it again.
 fn head_of(
     exchange: &Exchange,
     text: &[u8],
@@ -191,7 +192,7 @@ fn head_of(
         }
         put(&[field.name, b": ", field.value, b"\r\n"]);
     }
-    // Of the connection as well, and yet what calls with trailers are told by.
+    // `te` belongs to the connection too, but calls with trailers need it.
     request.values(KnownHeader::Te, text).for_each(|value| put(&[b"te: ", value, b"\r\n"]));
     put(&[MARK, b": 1\r\n"]);
     out
@@ -202,13 +203,13 @@ fn count(worker: &Worker, listener: &WorkerListener, result: MirrorResult) {
 }
 
 impl Copy {
-    /// Has it sent, where the body is whole by now.
+    /// Sends the copy, if the body is complete by now.
     pub(crate) fn send(mut self: Box<Self>, upload: &mut Upload) {
         let body = match upload.take_aside() {
             Ok(body) => body,
             Err(lost) => return count(&self.worker, &self.listener, result_of(lost)),
         };
-        // Not before: clients that take their time to send would take all places.
+        // Only now: clients that take their time to send would otherwise occupy all places.
         let Some(permit) = self.under_way.admit() else {
             return count(&self.worker, &self.listener, MirrorResult::Busy);
         };
@@ -221,7 +222,7 @@ impl Copy {
     }
 }
 
-/// What there is to be said where a body was not put aside.
+/// The result if the body could not be set aside.
 fn result_of(lost: AsideLost) -> MirrorResult {
     match lost {
         AsideLost::Length => MirrorResult::Body,
@@ -229,7 +230,7 @@ fn result_of(lost: AsideLost) -> MirrorResult {
     }
 }
 
-/// Asks the mirror. The body counts as memory in use until that is over.
+/// Sends the copy to the mirror. The body counts as memory in use until that is over.
 async fn serve(copy: Box<Copy>, body: AsideContent, permit: Permit) {
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let deadline = copy.worker.deadlines.register(waker);
@@ -266,7 +267,7 @@ async fn ask(
     limits.header_block_bytes += limits.request_line_bytes + MORE_BYTES;
     let parsed = parse_request(text, &limits, &mut exchange.request);
     if !matches!(parsed, Ok(Progress::Complete { head_bytes }) if head_bytes == text.len()) {
-        // What is too long for a copy with its marks.
+        // The head is too long for a copy with the added fields.
         return Err(Failure::OutOfMemory);
     }
     let mut buffer = requester.worker.buffers.borrow(text.len() + body.len()).ok_or(Failure::OutOfMemory)?;
@@ -306,7 +307,7 @@ async fn ask(
     };
     let mut answered = call.ask().await?;
     if exchange.response.status() == 101 || !upload.is_done() || upload.is_cut() {
-        // Its connection is good for nothing else, and what it says is for nobody.
+        // Its connection can't be used for anything else, and nobody needs the answer.
         return Ok(());
     }
     if answered.needs_buffer(&exchange.response) && !requester.worker.buffers.has_room(LARGE) {

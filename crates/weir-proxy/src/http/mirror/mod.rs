@@ -1,5 +1,5 @@
-//! Copies of requests for another pool (`mirror` of a route): which there are. How they are made and sent
-//! stands in [`copies`].
+//! Copies of requests for another pool (`mirror` of a route): decides which requests are copied. [`copies`]
+//! makes and sends them.
 
 pub(crate) mod copies;
 
@@ -24,7 +24,7 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// Compiles; those that `old` has under way count on.
+    /// Compiles the config; copies of `old` that are still running keep counting.
     pub fn compile(config: &weir_config::Mirror, pool: usize, old: Option<&Mirror>) -> Mirror {
         let under_way = match old {
             Some(old) => old.under_way.clone(),
@@ -41,8 +41,8 @@ impl Mirror {
         }
     }
 
-    /// Whether a request with this id is copied. By other bits than those that a `split` goes by: else all
-    /// copies of a share would be of one side.
+    /// Whether a request with this id is copied. This uses other bits than a `split` does: otherwise all
+    /// copies of a share would come from one side of the split.
     fn takes(&self, request_id: &[u8]) -> bool {
         let low = stable_hash(request_id) & ((1 << 53) - 1);
         (low as f64 / (1_u64 << 53) as f64) < self.share
@@ -53,8 +53,8 @@ impl Mirror {
         self.pool
     }
 
-    /// Which copies go to the pool of this name, in words, and whether one of this request would; `is_closed`
-    /// says whether that pool is in maintenance for its client.
+    /// Which requests are copied to the pool of this name, in words, and whether this one would be;
+    /// `is_closed` says whether that pool is in maintenance for its client.
     pub(super) fn words(
         &self,
         pool: &str,

@@ -1,4 +1,4 @@
-//! A body that is held: moved to where it leaves with the head, as it comes.
+//! Holding a body: moving it as it arrives into the buffer that is sent with the head.
 
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -38,7 +38,8 @@ impl Pump {
         }
     }
 
-    /// Moves what comes behind the head in `out`, until the body is over or `claim` has no room for more.
+    /// Moves what arrives to the end of `out`, where the head is, until the body is complete or `claim` has
+    /// no more room.
     pub fn poll_hold(
         &mut self,
         context: &mut Context<'_>,

@@ -1,4 +1,4 @@
-//! What is received, and what of it leaves.
+//! Tests of what is received, and what is sent of it.
 
 use weir_http::{BodyLength, Limits};
 
