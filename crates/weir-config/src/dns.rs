@@ -1,4 +1,4 @@
-//! `[dns]`: who is asked what host names stand for, and how much of an answer is believed.
+//! `[dns]`: which name servers resolve host names, and which answers are accepted.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -54,10 +54,10 @@ table! {
 }
 
 impl Dns {
-    /// Whether an answer may hold an address. Nobody's: unspecified, multicast and broadcast addresses are no
-    /// backend anywhere.
+    /// Whether an answer may contain an address. Unspecified, multicast and broadcast addresses are never
+    /// backends.
     pub fn allows(&self, address: IpAddr) -> bool {
-        // A network of IPv4 holds the same addresses in their IPv6 form.
+        // An IPv4 network contains the same addresses in their IPv4-mapped form.
         let plain = address.to_canonical();
         let is_nobodys = match plain {
             IpAddr::V4(plain) => plain.is_unspecified() || plain.is_multicast() || plain.is_broadcast(),
@@ -68,16 +68,16 @@ impl Dns {
     }
 }
 
-/// Who is asked.
+/// A source of name servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameServer {
-    /// One.
+    /// This name server.
     At(SocketAddr),
-    /// Those of the system.
+    /// The name servers of the system.
     ResolvConf,
 }
 
-/// What stands for those of the system.
+/// The word for the system's name servers.
 const RESOLV_CONF: &str = "resolv.conf";
 
 /// The port of name servers.
@@ -87,7 +87,7 @@ static RESOLVER: Shape = Shape::new("an address or `\"resolv.conf\"`", "10.0.0.5
     name_server(text).map(|server| server.to_string())
 });
 
-/// One name server, with its port in the normal form.
+/// A name server, with its port in the normal form.
 pub(crate) static NAME_SERVER: Shape =
     Shape::new("the address of a name server", "10.0.0.53", |text| match name_server(text)? {
         NameServer::At(address) => Ok(address.to_string()),
@@ -128,7 +128,7 @@ fn name_server(text: &str) -> Result<NameServer, Refused> {
     }
 }
 
-/// Notes what contradicts itself.
+/// Reports contradictions.
 pub(crate) fn check(dns: &Dns, pools: &[Arc<Pool>], fields: &Fields, findings: &mut Findings<'_>) {
     said_once(fields, "resolvers", findings);
     if dns.resolvers.len() > 1 && dns.resolvers.contains(&NameServer::ResolvConf) {
@@ -139,7 +139,7 @@ pub(crate) fn check(dns: &Dns, pools: &[Arc<Pool>], fields: &Fields, findings: &
         let hint = format!("expected at most `max_ttl` ({})", findings.place(fields.at("max_ttl")));
         findings.error(fields.at("min_ttl"), "`min_ttl` is longer than `max_ttl`", hint);
     }
-    // Services are asked for at name servers, whoever else is asked for names.
+    // SRV records are always requested from name servers, whatever resolves host names.
     let mut backends = pools.iter().flat_map(|pool| &pool.backends);
     if dns.resolvers.is_empty() && !backends.any(|backend| is_service(&backend.address)) {
         for name in ["timeout", "min_ttl", "max_ttl"] {
