@@ -1,4 +1,4 @@
-//! The way from text to [`Config`]: TOML syntax, then each value on its own, then the values together.
+//! The way from text to [`Config`]: TOML syntax, then each value by itself, then the values together.
 
 use crate::bind::{Context, bind};
 use crate::compose::gather::FILE_BYTES;
@@ -11,7 +11,7 @@ use crate::report::{Findings, Report, Span};
 use crate::source::Source;
 use crate::world::{Nothing, World};
 
-/// A configuration that is taken, and what was odd about it.
+/// An accepted configuration, with its warnings.
 #[derive(Clone, Debug)]
 pub struct Checked {
     /// The configuration.
@@ -25,30 +25,30 @@ pub fn parse(file_name: &str, text: &str) -> Result<Config, Report> {
     check_text(file_name, text).map(|checked| checked.config)
 }
 
-/// Reads a configuration that stands alone: no other file, and no environment. `file_name` is only shown.
+/// Reads a self-contained configuration: no other file, and no environment. `file_name` is only displayed.
 ///
 /// `Err` holds every mistake of the file, sorted by position. Never panics, whatever the text.
 ///
-/// Files whose content a configuration holds are not read: what it holds of them is empty.
+/// Files whose content would be part of the configuration are not read: their content is empty.
 pub fn check_text(file_name: &str, text: &str) -> Result<Checked, Report> {
     check(&[Root { name: file_name, text }], &Nothing, false)
 }
 
-/// Reads a configuration of several files, which together say what one could: those that are named, in their
-/// order, and what they ask of `world`.
+/// Reads a configuration from several files, which together say what one file could: the named files, in
+/// their order, and what they request from `world`.
 ///
 /// `Err` holds every mistake of all files, sorted by file and position. Never panics, whatever the texts.
 ///
 /// # Panics
 ///
-/// Without a root there is nothing to read.
+/// Panics if `roots` is empty.
 pub fn check_files(roots: &[Root<'_>], world: &dyn NamedFiles) -> Result<Checked, Report> {
     check(roots, world, true)
 }
 
 fn check(roots: &[Root<'_>], world: &dyn NamedFiles, are_contents_read: bool) -> Result<Checked, Report> {
     if let Some(root) = roots.iter().find(|root| root.text.len() > FILE_BYTES) {
-        // Nothing of it is read, not even where its lines end.
+        // Nothing of it is read, not even its lines.
         let source = Source::new(root.name, "");
         let mut findings = Findings::new(&source);
         let hint = format!("expected at most {FILE_BYTES} bytes of TOML");
@@ -78,18 +78,18 @@ fn check(roots: &[Root<'_>], world: &dyn NamedFiles, are_contents_read: bool) ->
     if refused { Err(report) } else { Ok(Checked { config, warnings: report }) }
 }
 
-/// The texts of all files of a config, those that are included among them, as far as they can be read.
+/// The texts of all files of a config, included files among them, as far as they can be read.
 pub fn all_texts(roots: &[Root<'_>], world: &dyn World) -> Vec<String> {
     gather(roots, world).files.into_iter().map(|file| file.text).collect()
 }
 
-/// The text of a file, or a report of the first byte that is not UTF-8.
+/// The text of a file, or a report of the first byte that is not valid UTF-8.
 pub fn decode<'b>(file_name: &str, bytes: &'b [u8]) -> Result<&'b str, Report> {
     let error = match std::str::from_utf8(bytes) {
         Ok(text) => return Ok(text),
         Err(error) => error,
     };
-    // The text is good up to there, so the place can be shown in it.
+    // The text is valid up to that byte, so the place can be shown.
     let text = String::from_utf8_lossy(bytes);
     let source = Source::new(file_name, text);
     let mut findings = Findings::new(&source);

@@ -1,5 +1,5 @@
-//! Who carries a listener's packets, and what that rules out: which keys mean something on which plane, and
-//! what else a listener and its pool may ask for that packets in the kernel cannot be given.
+//! The plane of a listener, and its restrictions: which keys have an effect on which plane, and which
+//! settings of a listener and its pool the kernel plane cannot support.
 
 pub(crate) mod forward;
 
@@ -27,31 +27,32 @@ words! {
     }
 }
 
-/// The plane that a listener asks for. `None` where that could not be read, and for HTTP, which has but one.
+/// The plane that a listener asks for. `None` if it could not be read, and for HTTP, which has only one
+/// plane.
 pub(crate) fn asked(listener: &Fields) -> Option<Plane> {
     spoken(listener).filter(|protocol| applies(Only::Transport, *protocol))?;
     if listener.is_bad("plane") { None } else { Plane::from_word(listener.word("plane")) }
 }
 
-/// Whether a listener asks for a plane on which its backends answer past Weir.
+/// Whether a listener asks for a plane on which its backends answer clients directly, bypassing Weir.
 pub(crate) fn is_answered_past(listener: &Fields) -> bool {
     let is_elsewhere = asked(listener).is_some_and(|plane| plane != Plane::Proxy);
     is_elsewhere && matches!(forward::asked(listener), Some(Forward::Dsr | Forward::Ipip))
 }
 
-/// Something that stands between a listener and the kernel plane.
+/// A setting that keeps a listener off the kernel plane.
 struct Obstacle {
     at: Span,
     message: String,
     why: String,
-    /// What is asked for is only how something is done that the kernel plane never does.
+    /// It only tunes something that the kernel plane never does.
     is_tuning: bool,
-    /// It is no more than what holds without being said.
+    /// It equals the default.
     is_default: bool,
 }
 
-/// Why a listener cannot be on the kernel plane, whatever the machine can do; `None` where nothing that it or
-/// its pool asks for is in the way.
+/// Why a listener cannot be on the kernel plane, whatever the machine supports; `None` if no setting of the
+/// listener or its pool prevents it.
 pub(crate) fn obstacle(listener: &Fields, pool: Option<&Fields>) -> Option<String> {
     let protocol = spoken(listener).unwrap_or_default();
     if !applies(Only::Transport, protocol) {
@@ -68,7 +69,7 @@ pub(crate) fn obstacle(listener: &Fields, pool: Option<&Fields>) -> Option<Strin
     Some(format!("{}: {}", first.message, first.why))
 }
 
-/// Notes what means nothing on the plane of a listener.
+/// Reports keys that have no effect on the plane of a listener.
 pub(crate) fn check_listener(root: &Fields, listener: &Fields, findings: &mut Findings<'_>) {
     let (Some(protocol), Some(plane)) = (spoken(listener), asked(listener)) else { return };
     if plane != Plane::Kernel {
@@ -109,8 +110,8 @@ pub(crate) fn check_listener(root: &Fields, listener: &Fields, findings: &mut Fi
     }
 }
 
-/// Notes what of a pool means nothing to a listener on the kernel plane. `who` says which listener that is;
-/// `alone` that no other plane uses the pool.
+/// Reports keys of a pool that have no effect for a listener on the kernel plane. `who` names that listener;
+/// `alone` says that no other plane uses the pool.
 pub(crate) fn check_pool(
     pool: &Fields,
     protocol: Protocol,
@@ -128,7 +129,7 @@ pub(crate) fn check_pool(
     }
 }
 
-/// Notes ranges of ports that a socket each would be needed for.
+/// Reports port ranges on a plane that would need one socket for each port.
 pub(crate) fn ranges(listener: &Fields, findings: &mut Findings<'_>) {
     for (at, value) in listener.list("bind") {
         let Some(bind) = Bind::inet_of(value).filter(InetBind::is_range) else { continue };
@@ -180,7 +181,7 @@ fn of_listener(listener: &Fields, protocol: Protocol) -> Vec<Obstacle> {
     obstacles
 }
 
-/// Multicast and broadcast, and what stands for no host (RFC 1112 §4, RFC 6890 §2.2.2).
+/// Multicast and broadcast, and addresses that stand for no host (RFC 1112 §4, RFC 6890 §2.2.2).
 fn is_of_many(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
@@ -190,13 +191,13 @@ fn is_of_many(address: IpAddr) -> bool {
     }
 }
 
-/// Of IPv6 an address that means something on one link alone, and no router forwards (RFC 4291 §2.5.6).
+/// An IPv6 address that is valid on one link only, and that no router forwards (RFC 4291 §2.5.6).
 fn is_of_link(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
-/// Keys of a table, and of those below it, that the kernel plane has not. What means nothing to the protocol
-/// anyway is left to the check of that.
+/// Keys of a table and its subtables that the kernel plane does not support. Keys that the protocol does not
+/// use anyway are left to the protocol's check.
 fn of_keys(fields: &Fields, protocol: Protocol, obstacles: &mut Vec<Obstacle>) {
     for entry in &fields.entries {
         let Some(key) = fields.schema.key(&entry.name).filter(|key| applies(key.only, protocol)) else {
@@ -276,7 +277,7 @@ fn of_pool(pool: &Fields, protocol: Protocol) -> Vec<Obstacle> {
     obstacles
 }
 
-/// Backends that least-connections compares: MAX_COMPARED of the packet program.
+/// Most backends that least-connections compares: MAX_COMPARED of the packet program.
 const MOST_COMPARED: usize = 1024;
 
 fn is_in_kernel(algorithm: Algorithm) -> bool {
@@ -290,8 +291,8 @@ fn is_in_kernel(algorithm: Algorithm) -> bool {
     }
 }
 
-/// Of each address of a listener the first backend of the other family. Which one a host name has is not
-/// known here.
+/// For each address of a listener, the first backend of the other address family. The family of a host name
+/// is not known here.
 fn of_families(listener: &Fields, pool: &Fields) -> Vec<Obstacle> {
     let is_ipv4 = |address: &SocketAddr| address.ip().to_canonical().is_ipv4();
     let backends = pool.tables("backends").filter_map(|(_, backend)| backend_at(backend.text("address")?));
@@ -309,7 +310,7 @@ fn of_families(listener: &Fields, pool: &Fields) -> Vec<Obstacle> {
     binds.filter_map(obstacle).collect()
 }
 
-/// Backends at which the listener itself takes packets.
+/// Backends that are addresses of the listener itself.
 fn of_loops(listener: &Fields, pool: &Fields) -> Vec<Obstacle> {
     let binds = listener.list("bind").iter().filter_map(|(_, value)| Bind::inet_of(value));
     let binds: Vec<InetBind> = binds.collect();
@@ -328,7 +329,7 @@ fn of_loops(listener: &Fields, pool: &Fields) -> Vec<Obstacle> {
     pool.tables("backends").filter_map(obstacle).collect()
 }
 
-/// Backends at another port than the listener, where packets go on as they are.
+/// Backends at another port than the listener, with a method that forwards packets unchanged.
 fn of_ports(listener: &Fields, pool: &Fields) -> Vec<Obstacle> {
     let Some(forward @ (Forward::Dsr | Forward::Ipip)) = forward::asked(listener) else { return Vec::new() };
     let binds = listener.list("bind").iter().filter_map(|(_, value)| Bind::inet_of(value));

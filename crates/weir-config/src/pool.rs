@@ -205,13 +205,13 @@ words! {
 }
 
 impl Backend {
-    /// Whether it stands for as many backends as its name has addresses or services, and is none itself.
+    /// Whether it stands for all addresses or services of its name, and is not a backend itself.
     pub fn is_group(&self) -> bool {
         self.resolve == Resolve::All || is_service(&self.address)
     }
 
-    /// One of the backends that it stands for, as the config would say it. `weight` and `backup` are what the
-    /// records of a service say; of the addresses of a host the config says them.
+    /// One of the backends that it stands for, as the config would describe it. `weight` and `backup` come
+    /// from a service's records; for the addresses of a host they come from the config.
     pub fn member(&self, address: String, weight: u32, backup: bool) -> Backend {
         let (weight, backup) = match is_service(&self.address) {
             true => (weight, backup),
@@ -273,7 +273,7 @@ words! {
     }
 }
 
-/// The algorithms, with the names that HAProxy, nginx and Envoy have for the same thing.
+/// The algorithms, with their names in HAProxy, nginx and Envoy.
 const ALGORITHMS: &[Word] = &[
     Word::new("round-robin", "in turn, by weight").also(&["roundrobin", "rr", "static-rr", "wrr"]),
     Word::new("least-connections", "fewest in flight per weight").also(&[
@@ -298,15 +298,15 @@ one!(
     Algorithm::default()
 );
 
-/// Says what follows from who uses a pool where it does not say it itself.
+/// Fills in values that follow from the listeners that use a pool.
 pub(crate) fn assume(pool: &mut Fields, uses: &Uses) {
     let uses = uses.of(&pool.name);
     let hash_key = agreed(uses, Protocol::usual_hash_key).unwrap_or("client_ip");
     if let Some(hash) = pool.below_or_assumed("hash", Hash::TABLE) {
         hash.assume("key", Value::Text(hash_key.to_owned()));
     }
-    // What was under way with a pool when a reload took its last listener goes on, and nothing says here what
-    // that speaks: a probe of another protocol would find its backends down.
+    // When a reload removes a pool's last listener, work in progress continues, and the pool's protocol is
+    // unknown here: a probe of another protocol would find its backends down.
     let check = match uses {
         [] => "off",
         _ => agreed(uses, Protocol::usual_check).unwrap_or("tcp"),
@@ -315,14 +315,14 @@ pub(crate) fn assume(pool: &mut Fields, uses: &Uses) {
     mysql::assume_pool(pool);
 }
 
-/// What the protocols of all that use a pool agree on; `None` as well where nobody does.
+/// The value on which the protocols of all users of a pool agree; `None` also if there are no users.
 fn agreed(uses: &[Use], usual: fn(Protocol) -> &'static str) -> Option<&'static str> {
     let mut said = uses.iter().filter_map(|by| by.protocol).map(usual);
     let first = said.next()?;
     said.all(|other| other == first).then_some(first)
 }
 
-/// Notes what is wrong with the pools of a file.
+/// Reports mistakes in the pools of a file.
 pub(crate) fn check(root: &Fields, uses: &Uses, pools: &[Arc<Pool>], findings: &mut Findings<'_>) {
     for (pool, fields) in pools.iter().zip(root.named("pool")) {
         backends(pool, fields, uses, findings);
@@ -376,8 +376,8 @@ pub(crate) fn check(root: &Fields, uses: &Uses, pools: &[Arc<Pool>], findings: &
 }
 
 impl Pool {
-    /// Whether it can have a backend of the kind of `address`, for all that its check found: a Unix socket,
-    /// or an address without a port, where it names such a one itself; and any other.
+    /// Whether the pool's check would accept a backend with this kind of `address`. A Unix socket, or an
+    /// address without a port, is accepted only if the pool has one already; any other address always is.
     pub fn can_have(&self, address: &str) -> bool {
         let is_unix = |address: &str| unix_name(address).is_some();
         let has_no_port = |address: &str| backend_at(address).is_some_and(|at| at.port() == 0);
@@ -416,7 +416,7 @@ fn backends(pool: &Pool, fields: &Fields, uses: &Uses, findings: &mut Findings<'
     }
 }
 
-/// What is wrong with a backend that stands for those of a name.
+/// Reports mistakes in a backend that stands for the backends of a name.
 fn names(backend: &Fields, pool: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
     let Some(address) = backend.text("address") else { return };
     let is_all = backend.word("resolve") == Resolve::All.word();
@@ -442,7 +442,8 @@ fn names(backend: &Fields, pool: &Fields, uses: &Uses, findings: &mut Findings<'
     }
 }
 
-/// Backends that keep the port which the client asked for: only packets do, and probes need one.
+/// Reports backends without a port, which keep the client's port: only packets can do so, and probes need a
+/// port.
 fn without_port(pool: &Pool, fields: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
     let is_probed = !matches!(pool.health.check, Check::Off) && pool.health.port.is_none();
     let is_read =
@@ -465,7 +466,8 @@ fn without_port(pool: &Pool, fields: &Fields, uses: &Uses, findings: &mut Findin
     }
 }
 
-/// Backends on Unix sockets: what takes an address or a port of them. The kernel plane says it by itself.
+/// Reports keys that need an address or a port, if a backend is a Unix socket. The kernel plane has its own
+/// check.
 fn unix_sockets(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
     let named = pool.tables("backends").filter_map(|(at, backend)| Some((at, backend.text("address")?)));
     let mut on_sockets = named.filter(|(_, address)| unix_name(address).is_some()).peekable();
@@ -500,7 +502,7 @@ fn unix_sockets(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
     }
 }
 
-/// What means nothing to listeners on the kernel plane which use the pool.
+/// Reports keys without effect for the kernel-plane listeners that use the pool.
 fn on_kernel_plane(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
     let uses = uses.of(&pool.name);
     let is_there = |by: &&Use| by.plane == Some(Plane::Kernel);
@@ -510,7 +512,7 @@ fn on_kernel_plane(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
     }
 }
 
-/// What a PROXY header can't say of datagrams.
+/// Reports uses of the PROXY header that datagrams do not support.
 fn proxy_of_udp(pool: &Pool, fields: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
     let by_udp = uses.first(&pool.name, |protocol| protocol == Protocol::Udp);
     if let (Some(ProxyVersion::V1), Some(entry), Some(by)) =
@@ -525,7 +527,7 @@ fn proxy_of_udp(pool: &Pool, fields: &Fields, uses: &Uses, findings: &mut Findin
     }
 }
 
-/// Keys that mean nothing to the listeners which use the pool.
+/// Reports keys without effect for the listeners that use the pool.
 fn listeners(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
     let tables = [Some(pool), pool.table("timeout")].into_iter().flatten();
     for (table, entry) in tables.flat_map(|table| table.entries.iter().map(move |entry| (table, entry))) {
@@ -534,8 +536,8 @@ fn listeners(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
         let Some(other) = uses.first(&pool.name, |protocol| !applies(only, protocol)) else { continue };
         let speaks = other.speaks(findings);
         let said_in_vain = uses.first(&pool.name, |protocol| applies(only, protocol)).is_none();
-        // These change where a client ends up or what a backend believes; the rest only tunes what is not
-        // done at all.
+        // These determine where a client ends up or what a backend trusts; the others only tune something
+        // that does not happen at all.
         let promise = matches!(entry.name.as_str(), "sticky" | "send_proxy" | "mysql" | "backend_host");
         if said_in_vain && promise {
             let hint = format!("it is for {}, and {speaks}", audience(only));

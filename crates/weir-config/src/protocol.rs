@@ -1,4 +1,4 @@
-//! What a listener speaks, and which keys mean something to whom.
+//! The protocol of a listener, and which keys have an effect for which protocol.
 
 use crate::fields::Fields;
 use crate::keys::Only;
@@ -15,7 +15,7 @@ words! {
 }
 
 impl Protocol {
-    /// Whether its listeners have routes. Without them all goes to the listener's pool.
+    /// Whether its listeners have routes. Without routes everything goes to the listener's pool.
     pub(crate) fn has_routes(self) -> bool {
         match self {
             Protocol::Http | Protocol::Tcp => true,
@@ -23,21 +23,20 @@ impl Protocol {
         }
     }
 
-    /// How backends of a pool are probed that only such listeners use, and no key says it.
+    /// The default probe of a pool that only such listeners use.
     pub(crate) fn usual_check(self) -> &'static str {
         match self {
             Protocol::Http => "http",
             Protocol::Tcp => "tcp",
-            // A connection says nothing about a UDP service, and a datagram that nobody answers says nothing
-            // either.
+            // A connection proves nothing about a UDP service, and neither does an unanswered datagram.
             Protocol::Udp => "off",
-            // To a server a connection without a login is a failed handshake; after 100 of them
-            // (`max_connect_errors`) it locks Weir's address out.
+            // A server counts a connection without a login as a failed handshake, and blocks Weir's address
+            // after 100 of them (`max_connect_errors`).
             Protocol::Mysql => "mysql",
         }
     }
 
-    /// What is hashed for the backend where no key says it.
+    /// The default hash key.
     pub(crate) fn usual_hash_key(self) -> &'static str {
         match self {
             Protocol::Http => "uri",
@@ -45,7 +44,7 @@ impl Protocol {
         }
     }
 
-    /// Whether a backend that got the bytes of one client's attempt can get them again.
+    /// Whether the bytes of a client's first attempt can be sent again to another backend.
     pub(crate) fn sends_again(self) -> bool {
         match self {
             Protocol::Http => true,
@@ -54,12 +53,12 @@ impl Protocol {
     }
 }
 
-/// What the listener of these keys speaks; `None` when that could not be read.
+/// The protocol of a listener; `None` when it could not be read.
 pub(crate) fn spoken(listener: &Fields) -> Option<Protocol> {
     if listener.is_bad("protocol") { None } else { Protocol::from_word(listener.word("protocol")) }
 }
 
-/// Whether a key means something to a protocol.
+/// Whether a key has an effect for a protocol.
 pub(crate) fn applies(only: Only, protocol: Protocol) -> bool {
     let protocols: &[Protocol] = match only {
         Only::Any => &Protocol::ALL,
@@ -75,7 +74,7 @@ pub(crate) fn applies(only: Only, protocol: Protocol) -> bool {
     protocols.contains(&protocol)
 }
 
-/// Who a key is for.
+/// The listeners for which a key is meant, in words.
 pub(crate) fn audience(only: Only) -> &'static str {
     match only {
         Only::Any => "every listener",

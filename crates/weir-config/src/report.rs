@@ -1,4 +1,4 @@
-//! What is wrong, where, and what to do: mistakes collected in one pass and shown with the line they are on.
+//! Problems: what is wrong, where, and what to do. They are collected in one pass and shown with their lines.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
@@ -7,10 +7,10 @@ use std::ops::Range;
 use crate::given::Given;
 use crate::source::{Source, shown};
 
-/// Problems that are listed (count); a file with more is not a config file.
+/// Most problems listed (count); a file with more is not a config file.
 const PROBLEM_COUNT: usize = 1000;
 
-/// Bytes of the text that something came from. Ends are exclusive.
+/// The bytes of the text that something came from. The end is exclusive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Span {
     /// First byte.
@@ -20,7 +20,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// The same so many bytes further back.
+    /// The same span, shifted by this many bytes.
     pub fn moved(self, by: usize) -> Span {
         Span { start: self.start + by, end: self.end + by }
     }
@@ -37,7 +37,7 @@ impl From<Range<usize>> for Span {
 pub enum Severity {
     /// The file is refused.
     Error,
-    /// The file is taken, but says something that has no effect or is probably not meant.
+    /// The file is accepted, but something in it has no effect or is probably a mistake.
     Warning,
 }
 
@@ -56,8 +56,8 @@ pub struct Problem {
     pub message: String,
     /// What was expected, or what to write instead; empty when the message says it all.
     pub hint: String,
-    /// The line with carets under what is meant, and the hint behind them. Several lines, no line end after
-    /// the last.
+    /// The line with carets under the mistake, followed by the hint. Several lines, no line end after the
+    /// last.
     pub excerpt: String,
 }
 
@@ -68,15 +68,15 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All problems of the files that are one config, sorted by position.
+/// All problems of the files of one config, sorted by position.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Sorted by file, in the order in which they are put together, then line, then column.
+    /// Sorted by file, in the order in which the files are combined, then line, then column.
     pub problems: Vec<Problem>,
 }
 
 impl Report {
-    /// How many problems refuse the file (count).
+    /// Number of problems that refuse the file.
     pub fn error_count(&self) -> usize {
         self.problems.iter().filter(|problem| problem.severity == Severity::Error).count()
     }
@@ -101,7 +101,7 @@ impl fmt::Display for Report {
 
 impl std::error::Error for Report {}
 
-/// Text from the file inside a message: quoted, and cut when very long.
+/// Text from the file for use in a message: quoted, and cut off if very long.
 pub(crate) fn quote(text: &str) -> String {
     const MOST: usize = 60;
     let start: String = text.chars().take(MOST).collect();
@@ -109,7 +109,7 @@ pub(crate) fn quote(text: &str) -> String {
     format!("`{start}{more}`")
 }
 
-/// A message without characters that steer a terminal: they may come from the file.
+/// A message without characters that control a terminal, which may come from the file.
 fn harmless(text: &str) -> String {
     let mut harmless = String::with_capacity(text.len());
     for c in text.chars() {
@@ -122,7 +122,7 @@ fn harmless(text: &str) -> String {
     harmless
 }
 
-/// A problem as it was found.
+/// A problem as found, before it is formatted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub span: Span,
@@ -132,17 +132,17 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// The same, for bytes that stand so much further back.
+    /// The same problem, shifted by this many bytes.
     pub fn moved(mut self, by: usize) -> Found {
         self.span = self.span.moved(by);
         self
     }
 }
 
-/// Problems while they are being found.
+/// Collects problems.
 pub(crate) struct Findings<'a> {
     pub source: &'a Source<'a>,
-    /// What came from the environment and from files, which no message may show.
+    /// Values from the environment and from files, which no message may show.
     given: Option<&'a Given>,
     problems: Vec<Found>,
 }
@@ -152,12 +152,12 @@ impl<'a> Findings<'a> {
         Self { source, given: None, problems: Vec::new() }
     }
 
-    /// With what was found already, and what is not to be shown.
+    /// Starts with problems that were found already, and values that must not be shown.
     pub fn with(source: &'a Source<'a>, given: &'a Given, problems: Vec<Found>) -> Self {
         Self { source, given: Some(given), problems }
     }
 
-    /// Adds a mistake. `hint` stands behind the carets.
+    /// Adds a mistake. `hint` is shown after the carets.
     pub fn error(&mut self, span: Span, message: impl Into<String>, hint: impl Into<String>) {
         self.note(span, Severity::Error, message.into(), hint.into());
     }
@@ -175,12 +175,12 @@ impl<'a> Findings<'a> {
         self.problems.push(Found { span, severity, message, hint });
     }
 
-    /// Adds a mistake of a value that is not to be shown: `message` and `hint` must not follow from it.
+    /// Adds a mistake in a value that must not be shown: `message` and `hint` must not depend on the value.
     pub fn error_of_given(&mut self, span: Span, message: String, hint: String) {
         self.problems.push(Found { span, severity: Severity::Error, message, hint });
     }
 
-    /// What the value at this place came from; `None` where it stands in the file.
+    /// The origin of the value at this position; `None` if it is written in the file.
     pub fn given(&self, at: Span) -> Option<&'a crate::given::Text> {
         self.given.and_then(|given| given.at(at))
     }
@@ -190,22 +190,22 @@ impl<'a> Findings<'a> {
         self.source.place(span)
     }
 
-    /// Whether a mistake was found.
+    /// Whether there is a mistake.
     pub fn refused(&self) -> bool {
         self.problems.iter().any(|problem| problem.severity == Severity::Error)
     }
 
-    /// Whether a mistake with this message was already found.
+    /// Whether there is a mistake with this message.
     pub fn already(&self, message: &str) -> bool {
         self.problems.iter().any(|problem| problem.message == message)
     }
 
-    /// The places of everything that was found so far.
+    /// The positions of all problems so far.
     pub fn spans(&self) -> BTreeSet<Span> {
         self.problems.iter().map(|problem| problem.span).collect()
     }
 
-    /// Forgets what was found in these stretches of text, except for the first `count` problems.
+    /// Drops the problems in these stretches of text, except the first `count` problems.
     pub fn forget_in(&mut self, stretches: &[Span], count: usize) {
         let mut index = 0;
         self.problems.retain(|Found { span, .. }| {
@@ -215,20 +215,20 @@ impl<'a> Findings<'a> {
         });
     }
 
-    /// Keeps only the first of the problems at each of these places, which are read once for each table that
-    /// takes them over.
+    /// Keeps only the first problem at each of these positions, which are read once for each table that takes
+    /// them over.
     pub fn once_at(&mut self, places: &HashSet<Span>) {
         let mut seen = HashSet::new();
         self.problems.retain(|Found { span, .. }| !places.contains(span) || seen.insert(*span));
     }
 
-    /// What was found, as it was found.
+    /// The problems as found.
     pub fn into_found(self) -> Vec<Found> {
         self.problems
     }
 
-    /// Everything found, sorted. Warnings are left out of a refused file: half of them would be about what
-    /// the mistakes broke.
+    /// All problems, sorted. Warnings about a refused file are dropped: half of them would be consequences of
+    /// the mistakes.
     pub fn into_report(self) -> Report {
         let refused = self.refused();
         let mut found = self.problems;

@@ -1,4 +1,4 @@
-//! `retry` of pools and routes: when a failed attempt is made again.
+//! `retry` of pools and routes: when a failed attempt is retried.
 
 use std::time::Duration;
 
@@ -88,22 +88,22 @@ const PER_TRY_REASON: &str = "a try that is cut short was work for nothing";
 const RETRY_AFTER_REASON: &str = "the client waits as well, and may do so better";
 
 impl RouteRetry {
-    /// It where it says anything.
+    /// This table, if it sets anything.
     pub fn if_any(&self) -> Option<&RouteRetry> {
         (*self != RouteRetry::default()).then_some(self)
     }
 }
 
-/// A failure that may be tried again.
+/// A failure that may be retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryOn {
-    /// No connection came about: nothing was sent.
+    /// No connection was established: nothing was sent.
     Connect,
-    /// The backend promised not to have looked at it.
+    /// The backend promised that it has not processed the request.
     RefusedStream,
-    /// The backend closed without one byte of response.
+    /// The backend closed the connection without sending a byte of the response.
     Empty,
-    /// The backend broke off before the head of its response was whole.
+    /// The backend closed or reset the connection before the head of its response was complete.
     Reset,
     /// The backend did not answer in time.
     Timeout,
@@ -132,7 +132,7 @@ const RETRY_ON: &[Word] = &[
 ];
 
 impl RetryOn {
-    /// No lower status is one of [`RetryOn::Status`].
+    /// The lowest status that [`RetryOn::Status`] can have.
     pub const FIRST_STATUS: u16 = 429;
 
     /// As written in the file.
@@ -165,7 +165,7 @@ impl RetryOn {
 
 one!(RetryOn, Value::Word(word) => RetryOn::from_word(word), |it| Value::Word(it.word()), RetryOn::Connect);
 
-/// Notes what of a `retry` table never acts.
+/// Reports parts of a `retry` table that have no effect.
 pub(crate) fn check(retry: &Fields, findings: &mut Findings<'_>) {
     let Some(on) = retry.holds("on") else { return };
     let Value::List(list) = &*on else { return };

@@ -1,4 +1,4 @@
-//! `rewrite = { … }`: what of a path and a query a backend is asked for, where it is not what was sent.
+//! `rewrite = { … }`: changes the path and query sent to a backend.
 
 use weir_template::Template;
 
@@ -28,21 +28,21 @@ table! {
     }
 }
 
-/// The keys with variables.
+/// The keys that accept variables.
 pub(crate) const WITH_VARIABLES: [&str; 3] = ["path", "query", "add_query"];
 
-/// Whether backends are asked for another path than the one that routes compare.
+/// Whether backends get another path than the one that routes compare.
 pub(crate) fn changes_path(route: &Fields) -> bool {
     let changes = |rewrite: &Fields| ["prefix", "path"].iter().any(|name| !rewrite.lacks(name));
     route.table("rewrite").map_or(route.get("rewrite").is_some(), changes)
 }
 
-/// The groups that each path of a route has (count): the highest number that `$1` and so on may have; and the
-/// path that has the fewest.
+/// The number of groups in a route's paths, at their minimum: the highest number that `$1` and so on may
+/// have; and the path with the fewest.
 pub(crate) fn groups(route: &Fields) -> (u8, Option<Span>) {
     let count = |value: &Value| match PathPattern::of(value) {
         Some(PathPattern::Regex(expression)) => expression.group_count(),
-        // One that could not be read has been reported.
+        // A path that could not be read has been reported.
         None => u8::MAX,
         Some(_) => 0,
     };
@@ -51,7 +51,7 @@ pub(crate) fn groups(route: &Fields) -> (u8, Option<Span>) {
     fewest.unwrap_or((if route.is_bad("path") { u8::MAX } else { 0 }, None))
 }
 
-/// A route's `rewrite`: that it stands where something is forwarded, and says one thing.
+/// Checks a route's `rewrite`: the route must forward, and the rewrite must be unambiguous.
 pub(crate) fn check(route: &Fields, findings: &mut Findings<'_>) {
     let Some(entry) = route.get("rewrite") else { return };
     for name in ["redirect", "respond"] {

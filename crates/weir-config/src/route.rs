@@ -1,4 +1,4 @@
-//! `[[listener.NAME.route]]`: which requests it takes, and what it changes about them.
+//! `[[listener.NAME.route]]`: which requests a route matches, and what it does with them.
 
 use std::collections::BTreeMap;
 
@@ -152,7 +152,7 @@ table! {
     }
 }
 
-/// Says what the routes of a listener are where they do not say it themselves.
+/// Fills in values that follow from other settings for the routes of a listener.
 pub(crate) fn assume(listener: &mut Fields) {
     let inherited: Vec<(&'static str, Value)> = Route::TABLE
         .keys()
@@ -169,13 +169,13 @@ pub(crate) fn assume(listener: &mut Fields) {
     }
 }
 
-/// Whether what a route is called is only its position: no name that is written has a slash.
+/// Whether a route's name is only its position: configured names have no slash.
 pub fn is_position(route: &str) -> bool {
     route.contains('/')
 }
 
 impl Route {
-    /// Whether requests that it takes may go to this pool: it is its own, or gets a share.
+    /// Whether requests of this route may go to a pool: the route's own, or one with a share.
     pub fn may_go_to(&self, pool: &str) -> bool {
         let shares = self.split.iter().flat_map(|split| &split.to);
         let by_map = self.pool_map.iter().flat_map(|by_map| &by_map.pools);
@@ -185,7 +185,7 @@ impl Route {
     }
 }
 
-/// The routes of one listener: each does one thing, and each is reachable.
+/// Checks the routes of one listener: each has one action, and each is reachable.
 pub(crate) fn check(listener: &Fields, routes: &[Route], findings: &mut Findings<'_>) {
     let protocol = spoken(listener);
     if !protocol.is_none_or(Protocol::has_routes) {
@@ -231,10 +231,10 @@ pub(crate) fn check(listener: &Fields, routes: &[Route], findings: &mut Findings
     }
 }
 
-/// Routes of one listener that are counted apart (count).
+/// Most routes of one listener with metrics of their own (count).
 const MOST_MEASURED: usize = 500;
 
-/// A route's `timeout` and `retry`: what of them never acts.
+/// Reports parts of a route's `timeout` and `retry` that have no effect.
 fn tries(route: &Fields, findings: &mut Findings<'_>) {
     if let Some(timeout) = route.table("timeout") {
         timeout::never_acts(timeout, findings);
@@ -253,11 +253,10 @@ fn tries(route: &Fields, findings: &mut Findings<'_>) {
     }
 }
 
-/// Routes of one listener that are compared with each other (count). The comparison takes time in proportion
-/// to the square.
+/// Most routes of one listener that are compared with each other (count). The time grows with the square.
 const MOST_COMPARED: usize = 2000;
 
-/// Notes routes that can never match, because an earlier one takes everything they would.
+/// Reports routes that can never match, because an earlier route matches all their requests.
 fn shadowed(listener: &Fields, routes: &[Route], findings: &mut Findings<'_>) {
     let places: Vec<Span> = listener.tables("route").map(|(at, _)| at).collect();
     for (index, route) in routes.iter().enumerate().take(MOST_COMPARED) {
@@ -285,12 +284,12 @@ fn takes_all(route: &Route) -> bool {
         && asks_no_more(route)
 }
 
-/// Whether it has no condition but on host, path, method and header fields.
+/// Whether it has conditions only on host, path, method and header fields.
 fn asks_no_more(route: &Route) -> bool {
     route.others.is_empty() && route.not.is_empty() && route.any.is_empty()
 }
 
-/// Whether `earlier` takes every request that `later` takes.
+/// Whether `earlier` matches every request that `later` matches.
 fn covers(earlier: &Route, later: &Route) -> bool {
     covers_all(&earlier.host, &later.host, HostPattern::covers)
         && covers_all(&earlier.sni, &later.sni, HostPattern::covers)

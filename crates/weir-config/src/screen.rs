@@ -1,4 +1,4 @@
-//! What a listener or a route asks of its requests: limits and lists. The keys are the same on both.
+//! The checks that a listener or a route makes on its requests: limits and lists. Both have the same keys.
 
 use std::time::Duration;
 
@@ -26,12 +26,12 @@ use crate::values::path::plain_path;
 use crate::values::status::STATUS as ANSWER_STATUS;
 use crate::values::template::{key_template, of_anybody};
 
-/// Rate limits, and concurrency limits, of one route or listener (count).
+/// Most rate limits, and most concurrency limits, of one route or listener (count).
 const LIMIT_COUNT: usize = 16;
-/// Longest time in which a bucket may fill.
+/// Longest time to fill a bucket.
 const BURST_FILL: Duration = seconds(7 * 86_400);
 
-/// The kernel plane keeps no buckets.
+/// The kernel plane has no buckets.
 const NOT_COUNTED: Planes = Planes::Proxy("nobody counts the flows of a client there");
 
 impl Part for Settings {
@@ -108,20 +108,20 @@ impl Part for Settings {
     }
 }
 
-/// From whom a listener that speaks no HTTP takes connections and datagrams, and how many. Its keys are those
-/// of [`Settings`], of which it has no other.
+/// The checks of a listener that does not speak HTTP on its connections and datagrams. Its keys are a subset
+/// of those of [`Settings`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientScreen {
     /// `deny_address`
     pub deny: Vec<IpNet>,
     /// `allow_address`
     pub allow: Vec<IpNet>,
-    /// `rate_limit`, of connections or flows that begin.
+    /// `rate_limit`, for new connections or flows.
     pub rate_limit: Vec<RateLimit>,
 }
 
 impl ClientScreen {
-    /// The same as what is asked of clients and of nothing else.
+    /// The same as settings with checks of clients only.
     pub fn settings(&self) -> Settings {
         let (deny_address, allow_address) = (self.deny.clone(), self.allow.clone());
         let rate_limit = self.rate_limit.clone();
@@ -181,7 +181,7 @@ one!(
     Checkpoint::Edge
 );
 
-/// What is counted: one key, and for clients how many bits of their addresses.
+/// What is counted: one key and, for clients, how many bits of their addresses.
 impl Part for CountedBy {
     const ROWS: &'static [Row] = &[
         Row::Key(text_or(&LIMIT_KEY, "client_ip").also(&["by", "zone", "per"]).named(
@@ -277,14 +277,15 @@ impl Part for RateLimit {
 
     fn of(fields: &Fields) -> RateLimit {
         let (rate, key) = (rate(fields), CountedBy::of(fields));
-        // Where there is one bucket only, how many there may be says nothing.
+        // With a single bucket, the number of buckets has no meaning.
         let keys = if key.is_whole() {
             fields.unsaid("keys")
         } else {
             fields.holds("keys").map(|it| it.into_owned())
         };
         let statuses: Vec<AnswerStatus> = Vec::read(fields.value("statuses"));
-        // Few answers of the kind that is counted come at once, and a second's worth of them says nothing.
+        // Answers of the counted kind seldom come in bursts, so a second's worth of them is no useful
+        // default.
         let burst = if statuses.is_empty() { rate.in_a_second() } else { rate.count };
         RateLimit {
             rate,
@@ -370,19 +371,19 @@ static PATH_PATTERN: Shape = Shape::new("a path or a pattern", "/admin/*", path)
 static USER_AGENT_PATTERN: Shape =
     Shape::new("a user agent or a pattern", "curl/*", |text| pattern(text, Case::Ignored));
 
-/// What the file says, or one a second where it could not be read.
+/// The configured rate, or one a second if it could not be read.
 fn rate(fields: &Fields) -> Rate {
     let said = fields.text("rate").and_then(|text| Rate::parse(text).ok());
     said.unwrap_or(Rate { count: 1, per: seconds(1) })
 }
 
-/// Bits of addresses that are told apart: of IPv4, and of IPv6.
+/// Significant bits of IPv4 and of IPv6 addresses.
 fn prefixes(fields: &Fields) -> (u8, u8) {
     let bits = |name| u8::read(fields.holds(name).as_deref());
     (bits("ipv4_prefix"), bits("ipv6_prefix"))
 }
 
-/// What is known by another name is the same.
+/// A template that equals another kind of key becomes that kind.
 fn of_template(template: Template) -> CountedBy {
     match template.pieces() {
         [Piece::Value(Variable::ClientIp)] => CountedBy::CLIENT,
@@ -443,7 +444,7 @@ fn method(text: &str) -> Result<String, Refused> {
 
 fn path(text: &str) -> Result<String, Refused> {
     let bare = text.strip_prefix('!').unwrap_or(text);
-    // Where the beginning is said, it must be one that a normalised path can have.
+    // If the beginning is given, it must be one that a normalised path can have.
     if !bare.starts_with(['~', '*']) {
         let whole = bare.strip_suffix('*').unwrap_or(bare);
         if !whole.contains('*') {
@@ -454,12 +455,12 @@ fn path(text: &str) -> Result<String, Refused> {
     pattern(text, Case::Sensitive)
 }
 
-/// Notes what is wrong with the limits of a listener.
+/// Reports mistakes in the limits of a listener.
 pub(crate) fn check_listener(listener: &Fields, findings: &mut Findings<'_>) {
     limits_of(listener, ["route", "listener"], findings);
 }
 
-/// Notes what is wrong with the limits of connections and flows: there is no head to count by.
+/// Reports mistakes in the limits of connections and flows, which have no head to count by.
 pub(crate) fn check_connections(listener: &Fields, findings: &mut Findings<'_>) {
     limits_of(listener, ["route", "listener"], findings);
     for (_, limit) in listener.tables("rate_limit") {
@@ -477,7 +478,7 @@ pub(crate) fn check_connections(listener: &Fields, findings: &mut Findings<'_>) 
     }
 }
 
-/// Notes what a route that is chosen by the server name alone asks of its clients.
+/// Reports checks of a route that is chosen by server name alone.
 pub(crate) fn check_name_route(route: &Fields, findings: &mut Findings<'_>) {
     for name in ["deny_address", "allow_address", "rate_limit"] {
         if let Some(entry) = route.get(name) {
@@ -491,13 +492,13 @@ pub(crate) fn check_name_route(route: &Fields, findings: &mut Findings<'_>) {
     }
 }
 
-/// Notes what is wrong with the limits of a route.
+/// Reports mistakes in the limits of a route.
 pub(crate) fn check_route(route: &Fields, findings: &mut Findings<'_>) {
     limits_of(route, ["listener", "route"], findings);
     never_forwarded(route, findings);
 }
 
-/// `here` are the word for what cannot be counted by, and that for what can.
+/// `here` holds the words for what cannot be counted by, and for what can.
 fn limits_of(fields: &Fields, here: [&str; 2], findings: &mut Findings<'_>) {
     for name in ["rate_limit", "concurrency_limit"] {
         let count = fields.list(name).len();
@@ -559,7 +560,7 @@ fn burst(limit: &Fields, findings: &mut Findings<'_>) {
     }
 }
 
-/// Where nothing is forwarded nothing is counted at the origin.
+/// Reports limits at the origin on a route that forwards nothing.
 fn never_forwarded(route: &Fields, findings: &mut Findings<'_>) {
     if route.get("pool").is_some() {
         return;

@@ -1,9 +1,8 @@
-//! How a table of the file becomes a struct and a struct a table again, and the two macros that declare both
-//! at once.
+//! Converts tables of the file to structs and back, and defines the two macros that declare both at once.
 //!
-//! [`table!`] declares a struct with one field for each key: the field's type says how the value is read and
-//! written, its text is the one of the reference page, and what stands behind the `=` says what is taken and
-//! what the default is. [`words!`] declares an enum whose variants are words of the file.
+//! [`table!`] declares a struct with one field per key: the field's type determines how the value is read and
+//! written, its doc comment is the text in the reference, and the expression after the `=` describes the
+//! accepted values and the default. [`words!`] declares an enum whose variants are words of the file.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,22 +17,22 @@ use crate::report::Span;
 use crate::timeout;
 use crate::values::address::{UNIX_PEERS, UNIX_PEERS_WORD};
 
-/// A type that one value of the file becomes.
+/// A type that represents one value of the file.
 pub(crate) trait One: Sized {
-    /// `None` for a value of another kind, which what the key takes rules out.
+    /// `None` for a value of another kind, which the key's kind rules out.
     fn of(value: &Value) -> Option<Self>;
-    /// The value that is read as this.
+    /// The value that reads back as this.
     fn value(&self) -> Value;
-    /// What stands in for a value that is not there or could not be read. The file is refused then, unless
-    /// absence means this.
+    /// The placeholder for a value that is absent or could not be read. The file is then refused, unless
+    /// absence means this value.
     fn blank() -> Self;
 }
 
 /// The type of a key's field.
 pub(crate) trait Setting: Sized {
-    /// From what holds for the key; `None` where nothing does.
+    /// Converts the effective value of the key; `None` if there is none.
     fn read(value: Option<&Value>) -> Self;
-    /// `None` where it is to be left out.
+    /// `None` if the key is to be left out.
     fn write(&self) -> Option<Value>;
 }
 
@@ -89,20 +88,20 @@ impl Setting for BTreeMap<String, String> {
     }
 }
 
-/// A struct that has keys of a table: all of them, or the part that several tables share.
+/// A struct with keys of a table: all of them, or a part that several tables share.
 pub(crate) trait Part: Sized {
-    /// What the keys are for.
+    /// The purpose of the keys.
     const DOC: &'static str = "";
     const ROWS: &'static [Row];
     fn of(fields: &Fields) -> Self;
     fn put(&self, fields: &mut Fields);
 }
 
-/// A struct that a whole table becomes.
+/// A struct for a whole table.
 pub(crate) trait Section: Part {
     const TABLE: &'static Table;
 
-    /// The table with every key that says something.
+    /// The table with every key that has an effect.
     fn fields(&self) -> Fields {
         let mut fields = Fields::new(Self::TABLE, Span::default());
         self.put(&mut fields);
@@ -184,7 +183,7 @@ one!(
     IpNet::from(std::net::IpAddr::from(Ipv4Addr::UNSPECIFIED))
 );
 
-/// Declares an enum whose variants are words of the file, the first of them the blank one.
+/// Declares an enum whose variants are words of the file; the first is the default placeholder.
 macro_rules! words {
     (
         $(#[doc = $doc:literal])+
@@ -197,7 +196,7 @@ macro_rules! words {
         }
 
         impl $Name {
-            /// All, in the order of the reference page.
+            /// All words, in the order of the reference page.
             pub const ALL: [$Name; [$($word),+].len()] = [$($Name::$variant),+];
 
             pub(crate) const WORDS: &[$crate::keys::Word] = &[
@@ -211,7 +210,7 @@ macro_rules! words {
                 }
             }
 
-            /// The one of that word.
+            /// The variant with this word.
             pub fn from_word(word: &str) -> Option<$Name> {
                 $Name::ALL.into_iter().find(|one| one.word() == word)
             }
@@ -233,7 +232,7 @@ macro_rules! words {
 }
 pub(crate) use words;
 
-/// The name of a key: that of its field, unless it is said.
+/// The name of a key: that of its field, unless another is given.
 macro_rules! key_name {
     ($field:ident) => {
         stringify!($field)
@@ -244,7 +243,7 @@ macro_rules! key_name {
 }
 pub(crate) use key_name;
 
-/// The row of a field: its key, or for a field without one the keys of the part that it is.
+/// The row of a field: its key, or for a field without one the keys of its part.
 macro_rules! field_row {
     ($Type:ty, $name:expr, $doc:expr, $key:expr) => {
         $crate::keys::Row::Key(($key).named($name, $doc))
@@ -255,7 +254,7 @@ macro_rules! field_row {
 }
 pub(crate) use field_row;
 
-/// A field as a table says it.
+/// Reads a field from a table.
 macro_rules! read_field {
     ($fields:expr, $Type:ty, $name:expr, $key:expr) => {
         <$Type as $crate::setting::Setting>::read($fields.holds($name).as_deref())
@@ -266,7 +265,7 @@ macro_rules! read_field {
 }
 pub(crate) use read_field;
 
-/// Says a field in a table.
+/// Writes a field into a table.
 macro_rules! put_field {
     ($value:expr, $fields:expr, $name:expr, $key:expr) => {
         $fields.put($name, $crate::setting::Setting::write(&$value))
@@ -277,9 +276,9 @@ macro_rules! put_field {
 }
 pub(crate) use put_field;
 
-/// Declares a struct and the table that it is in the file, or without a path the part that several tables
-/// share. A field without a key is a part. `(name)` behind the struct's name adds a field for the NAME of the
-/// table; `settled by` names a function that a struct goes through when it was read.
+/// Declares a struct and its table in the file, or without a path a part that several tables share. A field
+/// without a key is a part. `(name)` after the struct's name adds a field for the NAME of the table; `settled
+/// by` names a function that is applied to a struct after reading.
 macro_rules! table {
     (
         $(#[doc = $doc:literal])+
@@ -350,7 +349,7 @@ macro_rules! table {
             }
 
             impl Default for $Name {
-                /// What a table without a key says.
+                /// The values of an empty table.
                 fn default() -> Self {
                     <Self as $crate::setting::One>::blank()
                 }

@@ -1,5 +1,5 @@
-//! `use` and `[shared.NAME]`: what several listeners, routes and pools say once. They are put together before
-//! keys are read (`compose`), so that here stands only what the reference says of them.
+//! `use` and `[shared.NAME]`: settings that several listeners, routes and pools share. `compose` merges them
+//! before keys are read, so this file only contains their description for the reference.
 
 use crate::fields::Fields;
 use crate::keys::{Each, Key, Kind, Row, Shape, Table, list};
@@ -40,7 +40,7 @@ pub(crate) const TABLES: Key = Key::new(Kind::NamedTables(&SHARED))
     .also(&["defaults", "snippet", "template"])
     .named("shared", "What several listeners, routes or pools say once.");
 
-/// Files that belong to the config.
+/// The files that belong to the config.
 static PATTERN: Shape = Shape::new("a file or a pattern", "conf.d/*.toml", |text| Ok(text.to_owned()));
 
 /// `include` of the file.

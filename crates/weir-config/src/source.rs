@@ -1,4 +1,5 @@
-//! The texts that are read, all in one space of bytes: a [`Span`] says the file and the place in it.
+//! The texts being read, in one address space of bytes: a [`Span`] identifies the file and the position in
+//! it.
 
 use std::borrow::Cow;
 
@@ -7,32 +8,32 @@ use crate::report::Span;
 /// Widest excerpt of a line, in terminal cells; a longer line is shown as a window around the mistake.
 const EXCERPT_CELLS: usize = 100;
 
-/// The texts being read, and where their lines begin.
+/// The texts being read, and their line starts.
 pub(crate) struct Source<'a> {
     /// In the order of their bytes; never empty.
     files: Vec<File<'a>>,
 }
 
 struct File<'a> {
-    /// As it is shown.
+    /// The name for display.
     name: Cow<'a, str>,
     text: Cow<'a, str>,
-    /// Where its first byte stands among those of all files. Between two files there is one byte that no text
-    /// has, so that the end of one is not the beginning of the next.
+    /// The offset of its first byte in the space of all files. Between two files there is one byte that
+    /// belongs to no text, so that the end of one is not the beginning of the next.
     base: usize,
-    /// Of this text alone.
+    /// Offsets within this text.
     line_starts: Vec<usize>,
 }
 
 impl<'a> Source<'a> {
-    /// One text.
+    /// A source with one text.
     pub fn new(name: impl Into<Cow<'a, str>>, text: impl Into<Cow<'a, str>>) -> Self {
         let mut source = Self { files: Vec::new() };
         source.add(name, text);
         source
     }
 
-    /// One text more, behind the others. Gives where its first byte stands.
+    /// Adds a text after the others. Returns the offset of its first byte.
     pub fn add(&mut self, name: impl Into<Cow<'a, str>>, text: impl Into<Cow<'a, str>>) -> usize {
         let base = self.files.last().map_or(0, |file| file.base + file.text.len() + 1);
         let (name, text) = (name.into(), text.into());
@@ -46,13 +47,13 @@ impl<'a> Source<'a> {
         &self.files[0].text
     }
 
-    /// The file that holds a byte.
+    /// The file that contains a byte.
     fn file(&self, offset: usize) -> &File<'a> {
         let behind = self.files.partition_point(|file| file.base <= offset);
         &self.files[behind.saturating_sub(1)]
     }
 
-    /// The name of the file that holds a byte, as it is shown.
+    /// The display name of the file that contains a byte.
     pub fn file_name(&self, offset: usize) -> &str {
         &self.file(offset).name
     }
@@ -69,13 +70,13 @@ impl<'a> Source<'a> {
         Span { start: file.base + start, end: file.base + start + text.len() }
     }
 
-    /// The bytes of the line below that of a byte, without its line end; `None` below the last line.
+    /// The bytes of the line after that of a byte, without its line end; `None` after the last line.
     pub fn line_below(&self, offset: usize) -> Option<Span> {
         let file = self.file(offset);
         file.whole_line(file.line(offset) + 1)
     }
 
-    /// The bytes of the line above that of a byte, without its line end; `None` above the first line.
+    /// The bytes of the line before that of a byte, without its line end; `None` before the first line.
     pub fn line_above(&self, offset: usize) -> Option<Span> {
         let file = self.file(offset);
         file.whole_line(file.line(offset) - 1)
@@ -97,13 +98,13 @@ impl<'a> Source<'a> {
         format!("{}:{line}:{column}", self.file_name(span.start))
     }
 
-    /// The bytes of a span; empty when it does not fall on characters of one file.
+    /// The text of a span; empty if it is not on character boundaries of one file.
     pub fn slice(&self, span: Span) -> &str {
         let file = self.file(span.start);
         file.text.get(span.start - file.base..span.end.max(span.start) - file.base).unwrap_or("")
     }
 
-    /// The line of a span with carets under it, and a hint behind them.
+    /// The line of a span with carets under the span, followed by a hint.
     pub fn excerpt(&self, span: Span, hint: &str) -> String {
         let file = self.file(span.start);
         let start = file.char_boundary(span.start - file.base);
@@ -123,13 +124,15 @@ impl<'a> Source<'a> {
 }
 
 impl File<'_> {
-    /// Line (from 1) that holds a byte of the space of all files; the last for what is behind the text.
+    /// The line (from 1) that contains a byte of the space of all files; the last line for offsets after the
+    /// text.
     fn line(&self, offset: usize) -> usize {
         let inside = offset.saturating_sub(self.base).min(self.text.len());
         self.line_starts.partition_point(|start| *start <= inside)
     }
 
-    /// Start in this text, and text, of a line (from 1), without its line end and without a byte order mark.
+    /// The offset in this text, and the text, of a line (from 1), without its line end and without a byte
+    /// order mark.
     fn line_text(&self, line: usize) -> (usize, &str) {
         let start = self.line_starts[line - 1];
         let end = self.line_starts.get(line).map_or(self.text.len(), |next| next - 1);
@@ -149,7 +152,7 @@ impl File<'_> {
         Some(Span { start: self.base + start, end: self.base + start + text.len() })
     }
 
-    /// Of an offset in this text.
+    /// The nearest character boundary for an offset in this text.
     fn char_boundary(&self, offset: usize) -> usize {
         let mut offset = offset.min(self.text.len());
         while !self.text.is_char_boundary(offset) {
@@ -159,11 +162,11 @@ impl File<'_> {
     }
 }
 
-/// What of a line is shown, the cells before the span, and the cells of the span. Looks only at what is
-/// shown, because a line may be megabytes long and hold a thousand mistakes.
+/// The part of a line to show, the cells before the span, and the cells of the span. Looks only at that part,
+/// because a line may be megabytes long and contain a thousand mistakes.
 fn window(text: &str, from: usize, to: usize) -> (String, usize, usize) {
-    // A third of the window stays in front of the span, so that the reader sees which key it belongs to; what
-    // one side does not need goes to the other.
+    // A third of the window is for the text before the span, so that the reader sees which key it belongs to;
+    // what one side does not need goes to the other.
     let (_, lead) = fitting(text[..from].chars().rev(), EXCERPT_CELLS / 3);
     let (ahead_bytes, ahead) = fitting(text[from..].chars(), EXCERPT_CELLS - lead);
     let (behind_bytes, before) = fitting(text[..from].chars().rev(), EXCERPT_CELLS - ahead);
@@ -194,11 +197,11 @@ fn fitting(text: impl Iterator<Item = char>, most: usize) -> (usize, usize) {
     (bytes, cells)
 }
 
-/// A character as a terminal can show it without being steered by it, and the cells it takes.
+/// A printable form of a character that cannot control a terminal, and its width in cells.
 pub(crate) fn shown(c: char) -> (String, usize) {
     match c {
         '\t' => ("    ".to_owned(), 4),
-        // Bidirectional controls and invisible joiners could make a line read differently from what it says.
+        // Bidirectional controls and invisible joiners could change how a line reads.
         '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' => {
             ("\u{fffd}".to_owned(), 1)
         }

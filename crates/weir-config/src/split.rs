@@ -12,7 +12,7 @@ use crate::units::Refused;
 use crate::values::NAME;
 use crate::values::template::split_template;
 
-/// What requests are told apart by.
+/// The text by which requests are split.
 static SPLIT_KEY: Shape = Shape::new("what to split by", "$cookie.session", split_key);
 
 table! {
@@ -52,8 +52,8 @@ pub(crate) fn pools(route: &Fields) -> impl Iterator<Item = &str> {
     split.into_iter().flat_map(|split| split.tables("to")).filter_map(|(_, pool)| pool.text("pool"))
 }
 
-/// Notes pools that are not there or the route's own, shares that are more than all, and what can't stand
-/// beside a split.
+/// Reports pools that don't exist or are the route's own, shares that exceed the whole, and keys that
+/// contradict a split.
 pub(crate) fn check(root: &Fields, findings: &mut Findings<'_>) {
     for listener in root.named("listener") {
         if spoken(listener).is_some_and(|protocol| protocol != Protocol::Http) {
@@ -93,7 +93,7 @@ fn of_route(root: &Fields, route: &Fields, findings: &mut Findings<'_>) {
     }
     if sum > 1.0 + 1e-9 {
         let hint = "expected 1 at the most: what is missing is the share of the route's `pool`";
-        // Sums of decimals have a tail that nobody wrote.
+        // Floating-point sums of decimals have trailing digits that nobody wrote.
         let sum = (sum * 1e6).round() / 1e6;
         findings.error(split.at("to"), format!("the shares are {sum} together"), hint);
     }

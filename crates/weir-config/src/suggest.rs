@@ -8,7 +8,7 @@ const WORD_BYTES: usize = 128;
 /// Near is an edit distance of at most a third of the longer word (at least one, at most three), where
 /// swapping two neighbours counts as one edit; case, `-` and `_` do not count at all.
 pub(crate) fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
-    // Nobody mistypes a word this long, and the distance costs the product of the lengths.
+    // Such a long word is no typing error, and the distance costs the product of the lengths.
     if word.is_empty() || word.len() > WORD_BYTES {
         return None;
     }
@@ -27,7 +27,7 @@ pub(crate) fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c s
         .map(|(_, candidate)| candidate)
 }
 
-/// What to say to a `word` that is none of the `names`: the nearest of them, or all where they are few.
+/// The hint for a `word` that is none of the `names`: the nearest of them, or all if they are few.
 pub fn meant(word: &str, names: &[&str]) -> String {
     match nearest(word, names.iter().copied()) {
         Some(near) => format!("did you mean `{near}`?"),

@@ -1,7 +1,7 @@
-//! Mistakes in the TOML itself: in our words, and one for each thing that is wrong.
+//! Mistakes in the TOML itself: in our words, and one for each mistake.
 //!
-//! The parser recovers and goes on, so that one forgotten bracket yields a trail of errors. Only the first of
-//! a trail is shown, and nothing is said about the text the trail runs through.
+//! The parser recovers and continues, so that one forgotten bracket causes a series of errors. Only the first
+//! of a series is shown, and nothing else in the text that the series covers is reported.
 
 use std::borrow::Cow;
 
@@ -14,24 +14,24 @@ use crate::source::Source;
 const FOREIGN: &str =
     "this is not TOML; docs/guide/from-haproxy.md and from-nginx.md say what each directive of those is here";
 
-/// Lists and tables that are not closed, at most (count). Each costs one more pass over the text.
+/// Most unclosed lists and tables that are handled (count). Each costs one more pass over the text.
 const MOST_OPEN: usize = 32;
 
-/// The text without what cannot be read, every byte at its place, and the stretches of it that were probably
-/// read wrongly; whatever else is found there is not worth mentioning.
+/// The text with the unreadable parts blanked out (every other byte keeps its position), and the stretches
+/// that were probably misread; problems found there are not worth reporting.
 pub(crate) struct Mended<'a> {
     pub text: Cow<'a, str>,
     pub blind: Vec<Span>,
 }
 
-/// Notes every syntax error.
+/// Reports every syntax error.
 pub(crate) fn mend<'a>(findings: &mut Findings<'a>) -> Mended<'a> {
     let source = findings.source;
     let length = source.text().len();
     let mut text = Cow::Borrowed(source.text());
     let mut round = 0;
-    // A list that is not closed swallows what follows it. So it is blanked out, and the rest is read as if it
-    // were not there.
+    // An unclosed list swallows the text after it. So the list is blanked out, and the rest is read as if the
+    // list were not there.
     let mut errors = loop {
         let (table, errors) = DeTable::parse_recoverable(&text);
         let mut errors: Vec<(Span, String)> = errors
@@ -60,7 +60,8 @@ pub(crate) fn mend<'a>(findings: &mut Findings<'a>) -> Mended<'a> {
     let mut blind: Vec<Span> = Vec::new();
     let mut reach = 0;
     for (span, message) in errors {
-        // Errors come in order of position, so only the farthest stretch so far can hold the next one.
+        // Errors come in order of position, so only the stretch that reaches farthest can contain the next
+        // one.
         if !blind.is_empty() && span.start <= reach {
             continue;
         }
@@ -68,7 +69,7 @@ pub(crate) fn mend<'a>(findings: &mut Findings<'a>) -> Mended<'a> {
         let foreign = hint == FOREIGN;
         findings.error(span, message, hint);
         if foreign {
-            // Another program's language: every line would be wrong in the same way.
+            // The syntax of another program: every line would be wrong in the same way.
             blind.push(Span { start: 0, end: length });
             break;
         }
@@ -83,8 +84,8 @@ pub(crate) fn mend<'a>(findings: &mut Findings<'a>) -> Mended<'a> {
     Mended { text, blind }
 }
 
-/// The lines of a list or table that is not closed: up to the next line that begins a key, or a table if keys
-/// may stand inside.
+/// The lines of an unclosed list or table: up to the next line that begins a key, or that begins a table if
+/// keys may be inside.
 fn swallowed(source: &Source<'_>, open: Span, keys_inside: bool) -> Span {
     let mut lines = source.line_span(open.start);
     while let Some(next) = source.line_below(lines.end) {
@@ -100,7 +101,7 @@ fn swallowed(source: &Source<'_>, open: Span, keys_inside: bool) -> Span {
     lines
 }
 
-/// The text with spaces in place of these bytes, and its line ends as they were.
+/// The text with spaces in place of these bytes, but with its line ends.
 fn blank(text: &str, span: Span) -> String {
     let end = span.end.min(text.len());
     let blanks: String =
@@ -120,7 +121,7 @@ fn section(source: &Source<'_>, offset: usize) -> Span {
     section
 }
 
-/// The list or inline table that runs into `span` because it is not closed where it should be.
+/// The list or inline table that extends into `span` because it is not closed where it should be.
 fn never_closed(table: &DeTable<'_>, span: Span, message: &str, source: &Source<'_>) -> Option<Span> {
     let structural = [
         "unexpected `=` in array",
@@ -266,8 +267,7 @@ fn bad_key(source: &Source<'_>, span: Span, raw: &str) -> (String, String) {
     )
 }
 
-/// "the first is at …" for a key or header that is there twice; empty when the first cannot be told from the
-/// text.
+/// "the first is at …" for a duplicate key or header; empty if the first one cannot be found in the text.
 fn first_of(source: &Source<'_>, span: Span) -> String {
     let said =
         |offset: usize| format!("the first is at {}", source.place(Span { start: offset, end: offset }));
@@ -278,7 +278,7 @@ fn first_of(source: &Source<'_>, span: Span) -> String {
     let own = source.text().get(line.start..span.start).unwrap_or("");
     let is_header = own.trim_start().starts_with('[');
     if !is_header && !own.trim().is_empty() {
-        // Inside an inline table: the first stands further left.
+        // Inside an inline table: the first one is further left.
         let left = own.match_indices(key).find(|(at, _)| starts_with_key(&own[*at..]));
         return left.map_or_else(String::new, |(at, _)| said(line.start + at));
     }

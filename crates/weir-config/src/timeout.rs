@@ -1,5 +1,5 @@
 //! `timeout` of listeners, pools and routes, and `[listener.NAME.limits]`: how much time and memory a client
-//! may take.
+//! may use.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::protocol::{Protocol, spoken};
 use crate::report::Findings;
 use crate::setting::{Part as _, Section as _, table};
 
-/// What a timer is that is `"off"`: longer than anything lasts (100 years), and short enough to be added to
-/// any time.
+/// The value of a timeout that is `"off"`: longer than anything lasts (100 years), and short enough to be
+/// added to any time.
 pub const NEVER: Duration = seconds(100 * 365 * 86_400);
 
 table! {
@@ -207,7 +207,7 @@ table! {
 }
 
 impl ExchangeTimeouts {
-    /// It where it says anything.
+    /// This table, if it sets anything.
     pub fn if_any(&self) -> Option<&ExchangeTimeouts> {
         let ExchangeTimeouts { connect, backend, client_body, stream, tunnel, request_total } = self;
         let all = [connect, backend, client_body, stream, tunnel, request_total];
@@ -215,27 +215,28 @@ impl ExchangeTimeouts {
     }
 }
 
-/// Idle TCP on the kernel plane, as IPVS has it: a shorter one kills quiet SSH, databases and queues, which
-/// learn of it only when they speak again. The same for `auto`, whose listeners may change planes.
+/// Idle timeout of TCP on the kernel plane, as in IPVS: a shorter one breaks quiet SSH, database and queue
+/// connections, which notice it only when they send again. The same for `auto`, whose listeners may change
+/// planes.
 const KERNEL_TCP_IDLE: Duration = seconds(15 * 60);
 
-/// Idle MySQL client, as servers have it (`wait_timeout`, MySQL 8.4 Reference Manual section 7.1.8): pools of
-/// connections in applications count on it.
+/// Idle timeout of MySQL clients, as in servers (`wait_timeout`, MySQL 8.4 Reference Manual section 7.1.8):
+/// connection pools in applications rely on it.
 const MYSQL_IDLE: Duration = seconds(8 * 60 * 60);
 
-/// Silence within a response that a server of events may leave: its authors are told to send a comment
-/// every 15 s or so (HTML standard section 9.2.7), and few do.
+/// Longest silence within a response, for servers of events: the HTML standard (section 9.2.7) tells their
+/// authors to send a comment every 15 s or so, but few do.
 const STREAM: Duration = seconds(300);
 const STREAM_REASON: &str = "events come when there are any; a stalled response holds its backend";
 
-/// Silence of a WebSocket: what its ends send to keep it open (RFC 6455 section 5.5.2) is their choice.
+/// Longest silence of a WebSocket: its ends choose what they send to keep it open (RFC 6455 section 5.5.2).
 const TUNNEL: Duration = HOUR;
 const TUNNEL_REASON: &str = "a tunnel whose ends are gone is never given back";
 const MONTH: Duration = seconds(30 * 86_400);
 
 const TOTAL_REASON: &str = "what is longer is better bounded by its silence";
 
-/// Says what the timers of a listener are that follow from its protocol, its plane, or another timer.
+/// Fills in the timeouts of a listener that follow from its protocol, its plane, or another timeout.
 pub(crate) fn assume(listener: &mut Fields) {
     let protocol = spoken(listener);
     let idle = match (protocol, plane::asked(listener)) {
@@ -258,7 +259,8 @@ pub(crate) fn assume(listener: &mut Fields) {
     }
 }
 
-/// A listener's `timeout` and `limits`: what never ends, or never acts, and a request line that never fits.
+/// Reports, in a listener's `timeout` and `limits`, what never ends, what never acts, and a request line that
+/// never fits.
 pub(crate) fn check(listener: &Fields, findings: &mut Findings<'_>) {
     if let Some(timeout) = listener.table("timeout") {
         never_ends(listener, timeout, findings);
@@ -273,7 +275,7 @@ pub(crate) fn check(listener: &Fields, findings: &mut Findings<'_>) {
     }
 }
 
-/// Timers that are off where nobody else would give back what they guard.
+/// Reports timeouts that are off although nothing else would release what they guard.
 fn never_ends(listener: &Fields, timeout: &Fields, findings: &mut Findings<'_>) {
     let is_off = |name| matches!(timeout.value(name), Some(Value::Off));
     let is_udp = spoken(listener) == Some(Protocol::Udp);
@@ -290,7 +292,7 @@ fn never_ends(listener: &Fields, timeout: &Fields, findings: &mut Findings<'_>) 
     }
 }
 
-/// Timers of a listener, a pool or a route that `request_total` of the same table is always before.
+/// Reports timeouts that never act, because `request_total` of the same table always comes first.
 pub(crate) fn never_acts(timeout: &Fields, findings: &mut Findings<'_>) {
     let said = |name| timeout.get(name).and_then(|entry| read(&entry.value));
     let Some(total) = said("request_total").filter(|total| *total != NEVER) else { return };
@@ -304,7 +306,7 @@ pub(crate) fn never_acts(timeout: &Fields, findings: &mut Findings<'_>) {
     }
 }
 
-/// A timer as a table has it.
+/// Reads a timeout from a table.
 pub(crate) fn read(value: &Value) -> Option<Duration> {
     match value {
         Value::Duration(value) => Some(*value),
@@ -313,7 +315,7 @@ pub(crate) fn read(value: &Value) -> Option<Duration> {
     }
 }
 
-/// A timer as a table has it; [`NEVER`] is `"off"`.
+/// Writes a timeout for a table; [`NEVER`] becomes `"off"`.
 pub(crate) fn written(timer: Duration) -> Value {
     if timer == NEVER { Value::Off } else { Value::Duration(timer) }
 }

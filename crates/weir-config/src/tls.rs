@@ -1,4 +1,4 @@
-//! `tls` of a listener and of a pool: with which keys, and whom to believe.
+//! `tls` of a listener and of a pool: which keys and certificates to use, and which to trust.
 
 use std::path::{Path, PathBuf};
 
@@ -199,25 +199,25 @@ words! {
 }
 
 impl ListenerTls {
-    /// Whether Weir takes part in handshakes: TLS is neither switched off nor passed through.
+    /// Whether Weir takes part in handshakes: TLS is neither off nor passed through.
     pub fn is_spoken(&self) -> bool {
         matches!(self.mode, TlsMode::Preferred | TlsMode::Required)
     }
 
-    /// The certificates by ACME that are always wanted; none of those that are ordered on demand.
+    /// The ACME certificates that are always wanted, without those ordered on demand.
     pub fn ordered(&self) -> impl Iterator<Item = &Acme> {
         self.acme.iter().filter(|acme| acme.on_demand.is_none())
     }
 }
 
 impl PoolTls {
-    /// Files of the client certificate and its key; `None` without one.
+    /// The files of the client certificate and its key; `None` without one.
     pub fn client(&self) -> Option<(&Path, &Path)> {
         self.cert.as_deref().zip(self.key.as_deref())
     }
 }
 
-/// A listener's `tls`, but for its ACME. `speaks_h3` says whether the listener does.
+/// Checks a listener's `tls`, except its ACME. `speaks_h3` says whether the listener speaks HTTP/3.
 pub(crate) fn check_listener(name: &str, tls: &Fields, speaks_h3: bool, findings: &mut Findings<'_>) {
     let is_spoken = ![TlsMode::Disabled, TlsMode::Passthrough].map(TlsMode::word).contains(&tls.word("mode"));
     let has_any = ["certificates", "acme", "certificate_folder"].iter().any(|name| !tls.lacks(name));
@@ -258,8 +258,8 @@ pub(crate) fn check_listener(name: &str, tls: &Fields, speaks_h3: bool, findings
     }
 }
 
-/// What is said of TLS that is not spoken here. Who wants certificates of clients and gets none is told
-/// before anybody relies on them.
+/// Reports TLS settings where Weir does not speak TLS. An operator who requires client certificates without
+/// effect must know before relying on them.
 fn said_in_vain(tls: &Fields, findings: &mut Findings<'_>) {
     let mode = tls.word("mode");
     let hint = format!("`mode` is \"{mode}\" ({})", findings.place(tls.at("mode")));
@@ -286,7 +286,7 @@ fn said_in_vain(tls: &Fields, findings: &mut Findings<'_>) {
     }
 }
 
-/// What `early_data` can't stand beside.
+/// Reports settings that contradict `early_data`.
 fn early_data(tls: &Fields, speaks_h3: bool, findings: &mut Findings<'_>) {
     let at = tls.get("early_data").map_or(tls.at, |entry| entry.key);
     if !speaks_h3 {
@@ -306,7 +306,7 @@ fn early_data(tls: &Fields, speaks_h3: bool, findings: &mut Findings<'_>) {
     }
 }
 
-/// A pool's `tls`.
+/// Checks a pool's `tls`.
 pub(crate) fn check_pool(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
     let Some(tls) = pool.table("tls") else { return };
     if let Some(entry) = tls.get("mode")

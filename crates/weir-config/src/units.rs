@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-/// Why a text is not a quantity, and what to write instead.
+/// Why a text is refused, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// What is wrong, lower case, no full stop.
@@ -33,19 +33,19 @@ const BYTES: [(&str, u64); 8] = [
     ("TiB", 1 << 40),
 ];
 
-/// Reads `"200ms"`, `"30s"`, `"2m"`, `"1h"`, `"1d"`.
+/// Parses `"200ms"`, `"30s"`, `"2m"`, `"1h"`, `"1d"`.
 ///
 /// `Err` says what to write instead; it never guesses a unit.
 pub fn duration(text: &str) -> Result<Duration, Refused> {
     quantity(text, "duration", "\"30s\"", &MILLIS, duration_unit).map(Duration::from_millis)
 }
 
-/// Reads `"512B"`, `"64KiB"`, `"10MB"`, `"1MiB"`, `"2GiB"` into bytes.
+/// Parses `"512B"`, `"64KiB"`, `"10MB"`, `"1MiB"`, `"2GiB"` into bytes.
 pub fn size(text: &str) -> Result<u64, Refused> {
     quantity(text, "size", "\"64KiB\"", &BYTES, size_unit)
 }
 
-/// Reads `"100B/s"`, `"1KiB/s"` into bytes per second.
+/// Parses `"100B/s"`, `"1KiB/s"` into bytes per second.
 pub fn byte_rate(text: &str) -> Result<u64, Refused> {
     let Some(amount) = text.strip_suffix("/s") else {
         let hint = match size(text) {
@@ -64,7 +64,7 @@ pub fn byte_rate(text: &str) -> Result<u64, Refused> {
     })
 }
 
-/// The unit that someone who wrote `unit` most likely meant.
+/// The unit that an operator who wrote `unit` most likely meant.
 fn duration_unit(unit: &str) -> Option<&'static str> {
     match unit.to_ascii_lowercase().as_str() {
         "msec" | "msecs" | "millis" | "millisecond" | "milliseconds" => Some("ms"),
@@ -77,8 +77,8 @@ fn duration_unit(unit: &str) -> Option<&'static str> {
     }
 }
 
-/// The unit that someone who wrote `unit` most likely meant. nginx's and HAProxy's `k` and `m` are powers of
-/// two.
+/// The unit that an operator who wrote `unit` most likely meant. In nginx and HAProxy, `k` and `m` are powers
+/// of two.
 fn size_unit(unit: &str) -> Option<&'static str> {
     match unit.to_ascii_lowercase().as_str() {
         "b" | "byte" | "bytes" => Some("B"),
@@ -129,8 +129,8 @@ fn quantity(
     }
 }
 
-/// `1.5s` said with a whole number: `1500ms`. `None` when that is not what the text is, or when it does not
-/// come out even.
+/// `1.5s` as a whole number: `1500ms`. `None` if the text is not such a number, or if the result would not be
+/// exact.
 fn fraction(text: &str, units: &[(&str, u64)]) -> Option<String> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
     let (number, unit) = text.split_at(end);
@@ -146,12 +146,12 @@ fn fraction(text: &str, units: &[(&str, u64)]) -> Option<String> {
     (part % scale == 0).then(|| largest_unit(amount, units))
 }
 
-/// A duration in the largest unit that divides it, so that it reads back to the same value. Below a
-/// millisecond is cut off.
+/// A duration in the largest unit that divides it, so that it reads back to the same value. Fractions of a
+/// millisecond are dropped.
 pub fn show_duration(duration: Duration) -> String {
     match u64::try_from(duration.as_millis()).unwrap_or(u64::MAX) {
         0 => "0s".to_owned(),
-        // Nobody says "1m" for a timeout.
+        // Nobody writes "1m" for a timeout.
         60_000 => "60s".to_owned(),
         millis => largest_unit(millis, &MILLIS),
     }

@@ -1,4 +1,4 @@
-//! Who uses a pool, which decides what of it means something.
+//! Which listeners use a pool, which determines which of its keys have an effect.
 
 use std::collections::BTreeMap;
 
@@ -12,30 +12,30 @@ use crate::protocol::{Protocol, spoken};
 use crate::report::{Findings, Span};
 use crate::split;
 
-/// A listener that uses a pool, by itself or by a route.
+/// A listener that uses a pool, directly or by a route.
 #[derive(Clone)]
 pub(crate) struct Use {
     /// Its name.
     pub listener: String,
-    /// Where it says what it speaks.
+    /// The position of its protocol.
     at: Span,
-    /// What it speaks; `None` when that could not be read.
+    /// Its protocol; `None` when it could not be read.
     pub protocol: Option<Protocol>,
     /// The plane that it asks for.
     pub plane: Option<Plane>,
-    /// Where it asks for it.
+    /// The position of its plane.
     plane_at: Span,
-    /// Whether its backends answer past the plane: they have its address.
+    /// Whether its backends have its address and answer clients directly, bypassing the plane.
     pub is_answered_past: bool,
-    /// Whether it hands on TLS connections as they are.
+    /// Whether it passes TLS connections through unchanged.
     pub passes_tls_through: bool,
 }
 
-/// By pool name, who uses it, in file order.
+/// The users of each pool by the pool's name, in file order.
 pub(crate) struct Uses(BTreeMap<String, Vec<Use>>);
 
 impl Uses {
-    /// Of the pools of a file.
+    /// The uses of all pools of a file.
     pub fn of_file(root: &Fields) -> Uses {
         let mut uses: BTreeMap<String, Vec<Use>> = BTreeMap::new();
         for listener in root.named("listener") {
@@ -72,7 +72,7 @@ impl Uses {
         Uses(uses)
     }
 
-    /// The places that name `pool`.
+    /// The uses of `pool`.
     pub fn of(&self, pool: &str) -> &[Use] {
         self.0.get(pool).map_or(&[], Vec::as_slice)
     }
@@ -82,7 +82,7 @@ impl Uses {
         self.of(pool).iter().any(|place| place.listener == listener)
     }
 
-    /// The first place that names `pool` from a listener with such a protocol.
+    /// The first use of `pool` by a listener with a matching protocol.
     pub fn first(&self, pool: &str, wanted: impl Fn(Protocol) -> bool) -> Option<&Use> {
         self.of(pool).iter().find(|place| place.protocol.is_some_and(&wanted))
     }
@@ -94,7 +94,8 @@ impl Use {
         format!("listener `{}` is on the kernel plane ({})", self.listener, findings.place(self.plane_at))
     }
 
-    /// "listener `vip` is on the proxy plane (weir.toml:4:9)", or speaks what is only there.
+    /// "listener `vip` is on the proxy plane (weir.toml:4:9)", or that it speaks a protocol that exists only
+    /// there.
     pub fn is_on(&self, findings: &Findings<'_>) -> String {
         match self.plane {
             None => self.speaks(findings),

@@ -1,4 +1,4 @@
-//! Texts that several subjects share, each with a form of its own.
+//! Kinds of text that several tables share.
 
 pub(crate) mod address;
 pub(crate) mod bind;
@@ -19,7 +19,7 @@ use crate::units::{Refused, refuse};
 /// Longest name of a listener, pool or route, in bytes: names are metric labels and parts of admin paths.
 pub(crate) const NAME_BYTES: usize = 64;
 
-/// The name of a listener, pool or route. It ends up in metric labels, log lines, admin paths and cookies.
+/// The name of a listener, pool or route. It is used in metric labels, log lines, admin paths and cookies.
 pub(crate) static NAME: Shape = Shape::new("a name", "app", name);
 
 /// Any text without NUL.
@@ -42,7 +42,7 @@ fn name(text: &str) -> Result<String, Refused> {
     Ok(text.to_owned())
 }
 
-/// Notes what a list of a table says again.
+/// Reports repeated elements in a list of a table.
 pub(crate) fn said_once(fields: &Fields, name: &str, findings: &mut Findings<'_>) {
     let mut seen: Vec<(&str, Span)> = Vec::new();
     for (at, value) in fields.list(name) {

@@ -1,29 +1,30 @@
-//! What a config may ask the world for: other files, and the environment. This crate looks at neither; the
-//! program hands it something that does.
+//! What a config may request from outside: other files, and the environment. This crate accesses neither; the
+//! program passes an implementation.
 
-/// Reads for a config. Paths are as the config says them, below the folder of the file that says so.
+/// Reads on behalf of a config. Paths are as in the config, relative to the folder of the file that contains
+/// them.
 pub trait World {
-    /// The first `most` bytes of a file. `Err` says why there are none, in the system's words.
+    /// The first `most` bytes of a file. `Err` says why it can't be read, in the system's words.
     fn read(&self, path: &str, most: usize) -> Result<Vec<u8>, String>;
 
-    /// The names of what is in a folder, in any order; `""` is the folder that the program runs in. `Err` as
-    /// for [`World::read`].
+    /// The names in a folder, in any order; `""` is the program's working directory. `Err` as for
+    /// [`World::read`].
     fn names(&self, folder: &str) -> Result<Vec<String>, String>;
 
     /// The value of an environment variable. `Err` says why there is none.
     fn variable(&self, name: &str) -> Result<String, String>;
 
-    /// Whether files can be made in a folder. `Err` says why not, in the system's words; a world that has no
-    /// disk says nothing against it.
+    /// Checks that files can be created in a folder. `Err` says why not, in the system's words; an
+    /// implementation without a disk never objects.
     fn takes_files(&self, _folder: &str) -> Result<(), String> {
         Ok(())
     }
 }
 
-/// For a text that stands alone: whatever it asks for is not there.
+/// For a self-contained text: whatever it requests does not exist.
 pub(crate) struct Nothing;
 
-/// What such a text is told.
+/// The error for such a text.
 const ALONE: &str = "this text is read by itself, without files and environment";
 
 impl World for Nothing {
@@ -40,13 +41,13 @@ impl World for Nothing {
     }
 }
 
-/// The folder of a file, with the slash behind it; empty for a bare name.
+/// The folder of a file, with a slash at the end; empty for a bare name.
 pub(crate) fn folder_of(path: &str) -> &str {
     path.rfind('/').map_or("", |slash| &path[..=slash])
 }
 
-/// `path` as seen from `folder`, without steps that lead nowhere: two ways to write one path are one, but for
-/// links.
+/// `path` relative to `folder`, without redundant steps: two spellings of one path become the same, except
+/// for links.
 pub(crate) fn below(folder: &str, path: &str) -> String {
     let whole = if path.starts_with('/') { path.to_owned() } else { format!("{folder}{path}") };
     let mut parts: Vec<&str> = Vec::new();

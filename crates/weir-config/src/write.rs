@@ -1,4 +1,4 @@
-//! A [`Config`] as text again: every key, defaults included, so that nobody has to know them by heart.
+//! Writes a [`Config`] as text: every key, defaults included, so that nobody has to know them by heart.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use crate::report::{Findings, Span};
 use crate::source::Source;
 use crate::units::{show_byte_rate, show_duration, show_size};
 
-/// What stands in place of a secret.
+/// Stands in place of a secret.
 pub const SECRET: &str = "(secret)";
 
 /// The effective config as TOML. [`parse`](crate::parse) reads it back to an equal [`Config`].
@@ -24,10 +24,10 @@ pub fn to_toml(config: &Config) -> String {
     text
 }
 
-/// [`to_toml`] for people, with [`SECRET`] in place of each secret: the value of a header field that a route
-/// asks for, and of one that it gives to backends, since either may be what proves who somebody is; and
-/// whatever came from the environment or a file (`${env:NAME}`). Most keys, tokens and passwords are named by
-/// their files; those that stand in the config are left out.
+/// [`to_toml`] for display, with [`SECRET`] in place of each secret: the value of a header field that a route
+/// compares, and of one that it sets towards backends, since either may be a credential; and whatever came
+/// from the environment or a file (`${env:NAME}`). Most keys, tokens and passwords are in files of their own;
+/// those that are in the config are left out.
 pub fn to_toml_without_secrets(config: &Config) -> String {
     let mut text = String::new();
     write_table("", &effective(config), Secrets::LeftOut, &mut text);
@@ -41,9 +41,8 @@ pub(crate) enum Secrets {
     LeftOut,
 }
 
-/// What a config says, as the shortest file would say it that leaves no default unsaid: every key but those
-/// that mean nothing where they stand, which is for the check to say, and those that would hold without being
-/// said and are marked so.
+/// The content of the shortest file that leaves no default implicit: every key except those without effect
+/// where they are, which is for the check to decide, and those marked as brief that equal their default.
 pub(crate) fn effective(config: &Config) -> Fields {
     let mut root = config.fields();
     let mut count = 0;
@@ -57,8 +56,8 @@ pub(crate) fn effective(config: &Config) -> Fields {
     root
 }
 
-/// Gives every key its place in the order of the reference page, and one of its own by which the check names
-/// it. Keys that are not built would be refused.
+/// Numbers every key by the order of the reference page, and gives each a position of its own by which the
+/// check can refer to it. Drops keys that are not built, which would be refused.
 fn number(fields: &mut Fields, count: &mut usize) {
     let keys = fields.schema.keys();
     fields.entries.retain(|entry| keys.iter().any(|key| key.name == entry.name && key.built));
@@ -78,8 +77,7 @@ fn number(fields: &mut Fields, count: &mut usize) {
     }
 }
 
-/// Takes out what would hold without being said, where it is noted (it means nothing there) or its key is
-/// brief.
+/// Removes keys that equal their default, if they were reported as having no effect there or are brief.
 fn leave_out(fields: &mut Fields, noted: &BTreeSet<Span>) {
     for below in fields.entries.iter_mut().flat_map(|entry| entry.value.tables_mut()) {
         leave_out(below, noted);
@@ -96,7 +94,7 @@ fn leave_out(fields: &mut Fields, noted: &BTreeSet<Span>) {
     fields.entries = fields.entries.iter().filter(|entry| stays(entry)).cloned().collect();
 }
 
-/// Whether a value is what holds where the key is absent.
+/// Whether a value equals what applies when the key is absent.
 fn says_nothing(key: &Key, value: &Value, unsaid: Option<Value>) -> bool {
     match (&key.kind, value, unsaid) {
         (Kind::Table(_), Value::Table(below), Some(Value::Table(assumed))) => {
@@ -117,7 +115,7 @@ fn says_nothing(key: &Key, value: &Value, unsaid: Option<Value>) -> bool {
     }
 }
 
-/// Writes the keys of a table below its header, and then the tables that have headers of their own.
+/// Writes the keys of a table under its header, and then the tables with headers of their own.
 fn write_table(header: &str, fields: &Fields, secrets: Secrets, text: &mut String) {
     let mut below = Vec::new();
     for entry in &fields.entries {
@@ -171,7 +169,7 @@ pub(crate) fn shown(key: &Key, entry: &KeyValue, secrets: Secrets) -> String {
         _ if entry.is_hidden && is_left_out => quoted(SECRET),
         Value::Text(_) if key.secret && is_left_out => quoted(SECRET),
         Value::Map(entries) if is_left_out && matches!(key.kind, Kind::Map(..)) => {
-            // `*` asks for presence only.
+            // `*` only checks for presence.
             let is_shown = |text: &str| text == "*" || !key.secret;
             let pair = |entry: &KeyValue| {
                 let shows = !entry.is_hidden && matches!(&entry.value, Value::Text(text) if is_shown(text));
@@ -184,12 +182,12 @@ pub(crate) fn shown(key: &Key, entry: &KeyValue, secrets: Secrets) -> String {
     }
 }
 
-/// A text as the file has it, in which nothing asks for the environment or a file.
+/// A text for the file, escaped so that it requests nothing from the environment or files.
 fn said(text: &str) -> String {
     quoted(&given::escaped(text))
 }
 
-/// The value of one name of a map.
+/// The value for one name of a map.
 fn map_value(kind: &Kind, entry: &KeyValue) -> String {
     match (kind, &entry.value) {
         (Kind::Map(_, shape), Value::Text(text)) => said(&(shape.written)(text)),
@@ -227,13 +225,13 @@ fn show(kind: &Kind, value: &Value, secrets: Secrets) -> String {
     }
 }
 
-/// The default as written in the file; `None` when there is no fixed one.
+/// The default as written in the file; `None` if there is no fixed one.
 pub fn default_text(kind: &Kind) -> Option<String> {
     let fixed = default_of(kind).filter(|value| !matches!(value, Value::Table(_) | Value::Off));
     fixed.map(|value| show(kind, &value, Secrets::Written))
 }
 
-/// A value that would be taken, as written in the file.
+/// An accepted value, as written in the file.
 pub(crate) fn example(kind: &Kind) -> String {
     match kind {
         Kind::Text(shape, _) => quoted(shape.example),
@@ -252,7 +250,7 @@ fn inline(fields: &Fields, secrets: Secrets) -> String {
     format!("{{ {} }}", join(keys))
 }
 
-/// The text that stands for a table, where the rest of it says nothing.
+/// The text that stands for a table, if the rest of it has no effect.
 fn short<'f>(fields: &'f Fields, name: &str) -> Option<&'f KeyValue> {
     let rest = fields.entries.iter().filter(|entry| entry.name != name).all(|entry| {
         let key = fields.schema.key(&entry.name);
@@ -265,7 +263,7 @@ fn join(parts: impl Iterator<Item = String>) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// A TOML key: bare where it can be.
+/// A TOML key: without quotes if possible.
 fn bare(name: &str) -> String {
     let bare = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
     if bare { name.to_owned() } else { quoted(name) }

@@ -1,5 +1,5 @@
-//! How records are put into a zone for `dns-01` (RFC 8555 section 8.4): by an update that is signed, or by a
-//! program of the operator's.
+//! How the record for `dns-01` is put into a zone (RFC 8555 section 8.4): by a signed update, or by a program
+//! of the operator.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -68,16 +68,16 @@ static ZONE: Shape = Shape::new("a zone", "shop.example", |text| name(text, "a z
 static PROGRAM: Shape = Shape::new("a program", "/etc/weir/dns", program);
 static TSIG_KEY: Shape = Shape::new("a key in base64", "c2l4dGVlbiBvY3RldHMuLi4=", tsig_key);
 
-/// Least bytes of a key: RFC 8945 section 8 asks for as many as the digest has; half of that is what some
-/// name servers make.
+/// Fewest bytes of a key: RFC 8945 section 8 wants as many as the digest has; some name servers generate half
+/// of that.
 const KEY_BYTES: usize = 16;
 
-/// What contradicts itself in one of the two tables.
+/// Reports contradictions in one of the two tables.
 pub(super) fn check(fields: &Fields, findings: &mut Findings<'_>) {
     said_once(fields, "wait_for", findings);
 }
 
-/// A whole path: neither the folder that Weir was started in nor `PATH` says what is run.
+/// The path must be absolute: neither the working directory nor `PATH` may determine what is run.
 fn program(text: &str) -> Result<String, Refused> {
     if text.starts_with('/') && !text.ends_with('/') {
         return Ok(text.to_owned());
@@ -98,7 +98,7 @@ fn name(text: &str, what: &str) -> Result<String, Refused> {
     Ok(lower.to_owned())
 }
 
-/// Says nothing of what stands there: it may be most of the key.
+/// The messages never contain the text: it may be most of the key.
 fn tsig_key(text: &str) -> Result<String, Refused> {
     let text = text.trim();
     match decode_base64(text.as_bytes(), Alphabet::Usual) {
@@ -115,7 +115,7 @@ fn tsig_key(text: &str) -> Result<String, Refused> {
 }
 
 impl DnsUpdate {
-    /// The key's bytes. Empty for one that is no base64, which reading refuses.
+    /// The key's bytes. Empty if it is not base64, which reading refuses.
     pub fn key_bytes(&self) -> Vec<u8> {
         decode_base64(self.key.as_bytes(), Alphabet::Usual).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! `on_demand` of an `acme`: certificates that are ordered when a client asks for a name that none is for.
+//! `on_demand` of an `acme`: certificates that are ordered when a client asks for a name without one.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -72,13 +72,13 @@ static RATE: Shape = Shape::new("a rate", "100/h", |text| {
 });
 
 impl OnDemand {
-    /// The time in which one more order may be placed.
+    /// The time after which one more order may be placed.
     pub fn between_orders(&self) -> Duration {
         Rate::parse(&self.rate).map_or(DAY, |rate| rate.per / rate.count.max(1))
     }
 }
 
-/// An `acme` with or without `on_demand`; `before` are those of the same listener that come before it.
+/// Checks an `acme` with or without `on_demand`; `before` are the earlier ones of the same listener.
 pub(super) fn check(own: &Acme, fields: &Fields, before: &[&Acme], findings: &mut Findings<'_>) {
     let Some(entry) = fields.get("on_demand") else {
         if fields.lacks("domains") {

@@ -1,6 +1,6 @@
 //! Base64 (RFC 4648), decoded.
 
-/// Which digits stand for 62 and 63.
+/// The digits for 62 and 63.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alphabet {
     /// `+` and `/` (section 4).
@@ -9,7 +9,7 @@ pub enum Alphabet {
     Url,
 }
 
-/// The bytes, with or without the `=` that fill the text up; `None` for what is no base64.
+/// Decodes a text with or without `=` padding; `None` if it is not base64.
 pub fn decode(text: &[u8], alphabet: Alphabet) -> Option<Vec<u8>> {
     let end = text.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
     let (text, filling) = text.split_at(end);
@@ -38,7 +38,7 @@ pub fn decode(text: &[u8], alphabet: Alphabet) -> Option<Vec<u8>> {
             bytes.push((held >> bits) as u8);
         }
     }
-    // A second way to write the same bytes.
+    // Reject a second encoding of the same bytes.
     (held & ((1 << bits) - 1) == 0).then_some(bytes)
 }
 

@@ -1,5 +1,5 @@
-//! Where the keys of `auth.jwt` come from: a file that is read with the config, or a URL that they are
-//! fetched from while it is in force.
+//! The source of the keys of `auth.jwt`: a file that is read with the config, or a URL from which they are
+//! fetched while the config is in force.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -18,19 +18,19 @@ use crate::setting::One;
 use crate::units::{Refused, refuse};
 use crate::values::address::FILE;
 
-/// Longest URL (bytes): it is shown in whole lines, and goes from one process to the next.
+/// Longest URL (bytes): it is shown in whole lines, and handed from one process to the next.
 const URL_BYTES: usize = 2000;
 
 /// A file of keys, or the URL of one.
 pub(crate) static KEY_SOURCE: Shape =
     Shape::new("a file name or a URL", "https://login.example.com/jwks.json", key_source);
 
-/// Where keys come from.
+/// The source of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeySource {
     /// A file, read with the config.
     File(PageFile),
-    /// Fetched from there again and again.
+    /// Fetched from this URL again and again.
     Url(String),
 }
 
@@ -54,7 +54,7 @@ impl One for KeySource {
     }
 }
 
-/// Whether it is fetched, and not read as a file.
+/// Whether it is a URL to fetch from, not a file.
 pub(crate) fn is_url(text: &str) -> bool {
     text.contains("://")
 }
@@ -83,7 +83,7 @@ fn key_source(text: &str) -> Result<String, Refused> {
     Ok(text.to_owned())
 }
 
-/// Whether what stands behind `://` leads to this machine, whatever name servers say.
+/// Whether the text after `://` refers to this machine, whatever name servers say.
 fn is_own(rest: &str) -> bool {
     let authority = rest.split(['/', '?']).next().unwrap_or_default();
     let host = match authority.rsplit_once(':') {
@@ -97,37 +97,37 @@ fn is_own(rest: &str) -> bool {
     }
 }
 
-/// A JWK set that is fetched: from where, and by what rules. Two tables that say the same have one.
+/// A JWK set that is fetched: its source and the rules. Two tables with the same settings share one.
 #[derive(Clone, PartialEq, Eq)]
 pub struct FetchedKeys {
-    /// The whole URL; it may have a secret in its query.
+    /// The whole URL; its query may contain a secret.
     pub url: String,
-    /// The authorities that its certificate must come from; `None` for those of the system.
+    /// The authorities to trust for its certificate; `None` for those of the system.
     pub ca: Option<PathBuf>,
     /// Longest time between two fetches.
     pub refresh: Duration,
-    /// Shortest time between a fetch and one that a token of an unknown key asks for.
+    /// Shortest time between a fetch and the next one that a token with an unknown key causes.
     pub early_refresh: Duration,
-    /// For how long keys hold that no fetch has confirmed.
+    /// How long keys stay valid without a fetch that confirms them.
     pub stale: Duration,
-    /// For a whole fetch.
+    /// Timeout of a whole fetch.
     pub timeout: Duration,
-    /// Most requests that wait for a fetch, count.
+    /// Most requests that may wait for a fetch (count).
     pub waiting: u32,
 }
 
 impl FetchedKeys {
-    /// Most requests of one client that wait for a fetch, count.
+    /// Most requests of one client that may wait for a fetch (count).
     pub fn waiting_of_client(&self) -> u32 {
         super::waiting_of_client(self.waiting)
     }
 
-    /// The URL as people are shown it: without its query.
+    /// The URL for display: without its query.
     pub fn shown(&self) -> &str {
         self.url.split('?').next().unwrap_or_default()
     }
 
-    /// Whether keys of `other` are as good as its own: they come from the same place by the same authorities.
+    /// Whether the keys of `other` may be reused: they come from the same URL with the same authorities.
     pub fn is_same_place(&self, other: &FetchedKeys) -> bool {
         self.url == other.url && self.ca == other.ca
     }
@@ -140,7 +140,7 @@ impl fmt::Debug for FetchedKeys {
 }
 
 impl TokenAuth {
-    /// What is fetched; `None` where the keys are those of a file.
+    /// The set to fetch; `None` if the keys come from a file.
     pub fn fetched(&self) -> Option<FetchedKeys> {
         let Some(KeySource::Url(url)) = &self.keys else { return None };
         Some(FetchedKeys {
@@ -171,10 +171,10 @@ impl Config {
     }
 }
 
-/// What only means something where keys are fetched.
+/// Keys that only have an effect if keys are fetched.
 const OF_FETCHES: [&str; 6] = ["ca", "refresh", "early_refresh", "stale", "fetch_timeout", "waiting"];
 
-/// Notes what is said of fetches where nothing is fetched, and authorities where there is no TLS.
+/// Reports settings for fetches if nothing is fetched, and authorities if there is no TLS.
 pub(super) fn check(jwt: &Fields, findings: &mut Findings<'_>) {
     if jwt.lacks("keys") || jwt.is_bad("keys") {
         return;

@@ -1,4 +1,4 @@
-//! The file of keys of `auth.jwt`: a set of public keys in JSON (RFC 7517), as providers publish it.
+//! The key file of `auth.jwt`: a set of public keys in JSON (RFC 7517), as providers publish it.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ const RSA: [Signing; 6] =
     [Signing::Rs256, Signing::Rs384, Signing::Rs512, Signing::Ps256, Signing::Ps384, Signing::Ps512];
 
 impl Signing {
-    /// The one of this name, as `alg` says it.
+    /// The algorithm with this `alg` name.
     pub fn of_name(name: &str) -> Option<Signing> {
         Some(match name {
             "RS256" => Signing::Rs256,
@@ -47,31 +47,30 @@ impl Signing {
 /// A public key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenKey {
-    /// What tokens call it by; `None` for one that has no name.
+    /// The key id by which tokens refer to it; `None` if it has none.
     pub id: Option<String>,
-    /// What it may have signed by.
+    /// The algorithms with which it may be used.
     pub signings: Vec<Signing>,
     /// The key.
     pub public: PublicKey,
 }
 
-/// What signatures are held against.
+/// The public key that verifies signatures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PublicKey {
     /// Modulus and exponent, big-endian without leading zeros.
     Rsa(Vec<u8>, Vec<u8>),
-    /// A point of the curve that the only one of the signings is on, uncompressed (SEC 1); of Ed25519 the 32
-    /// bytes.
+    /// A point on the curve of its only algorithm, uncompressed (SEC 1); for Ed25519 the 32 bytes.
     Point(Vec<u8>),
 }
 
-/// Most keys of a file that have one name, or none.
+/// Most keys of a file with the same key id, or without one.
 pub const KEYS_OF_A_NAME_MOST: usize = 8;
 /// Most keys of a file.
 const KEYS_MOST: usize = 200;
 
-/// The keys of a file, and what is wrong with it: each with the number of the key from 1, or 0 for all. Keys
-/// that are for encryption say nothing here.
+/// The keys of a file, and the mistakes in it: each with the number of the key from 1, or 0 for the whole
+/// file. Encryption keys are ignored.
 pub fn keys(content: &[u8]) -> (Vec<TokenKey>, Vec<(usize, String)>) {
     let set = match serde_json::from_slice::<Value>(content) {
         Ok(set) => set,
@@ -97,28 +96,28 @@ pub fn keys(content: &[u8]) -> (Vec<TokenKey>, Vec<(usize, String)>) {
     (keys, mistakes)
 }
 
-/// Keys that a provider has published.
+/// The keys that a provider has published.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeySet {
-    /// Those that can be used.
+    /// The usable keys.
     pub keys: Vec<TokenKey>,
-    /// Each of them as JSON of one line that has nothing else, to be read by [`KeySet::of_texts`].
+    /// Each of them as one line of JSON with only the relevant members, to be read by [`KeySet::of_texts`].
     pub texts: Vec<String>,
-    /// Keys that can't be used: others than public ones of a known kind.
+    /// Number of unusable keys: any that are not public keys of a known kind.
     pub skipped: usize,
 }
 
-/// Members of a key that say something here (RFC 7517 section 4, RFC 7518 section 6, RFC 8037 section 2).
+/// The relevant members of a key (RFC 7517 section 4, RFC 7518 section 6, RFC 8037 section 2).
 const MEMBERS: [&str; 10] = ["kty", "crv", "kid", "use", "key_ops", "alg", "n", "e", "x", "y"];
-/// Longest key of a provider as text (bytes): it goes from one process to the next in one message. The
-/// largest that is good, by RSA with 8192 bits, has 1500.
+/// Longest key of a provider as text (bytes): it is handed to the next process in one message. The largest
+/// valid one, RSA with 8192 bits, has 1500.
 const KEY_BYTES: usize = 4096;
 
 impl KeySet {
-    /// Reads what a provider has published: what can't be used is skipped, since it serves others, too.
+    /// Parses a provider's key set. Unusable keys are skipped, since the provider serves other clients, too.
     ///
     /// # Errors
-    /// It is no JWK set, has no key that can be used, or more than are taken.
+    /// It is not a JWK set, has no usable key, or has too many.
     pub fn read(content: &[u8]) -> Result<KeySet, String> {
         let set =
             serde_json::from_slice::<Value>(content).map_err(|error| format!("it is no JSON: {error}"))?;
@@ -147,7 +146,7 @@ impl KeySet {
         }
     }
 
-    /// The same keys again, from their texts.
+    /// Parses the same keys again, from their texts.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -157,8 +156,8 @@ impl KeySet {
     }
 }
 
-/// What is wrong where many keys have one name, or none: each token is held against all of them, which costs
-/// whoever looks at it more than whoever sends it.
+/// The mistake if many keys share a key id, or have none: each token is verified with all of them, which
+/// costs the verifier more than the sender.
 fn too_many_of_a_name(keys: &[TokenKey]) -> Option<(usize, String)> {
     let mut counts = BTreeMap::<Option<&str>, usize>::new();
     for key in keys {
@@ -169,7 +168,7 @@ fn too_many_of_a_name(keys: &[TokenKey]) -> Option<(usize, String)> {
     Some((0, format!("it has more than {KEYS_OF_A_NAME_MOST} keys with {whose}")))
 }
 
-/// Reads a key; `None` for one that signs nothing.
+/// Parses a key; `None` for one that is not for signatures.
 fn key(value: &Value) -> Result<Option<TokenKey>, &'static str> {
     let text = |name: &str| value.get(name).and_then(Value::as_str);
     let bytes = |name: &str| text(name).and_then(|text| decode(text.as_bytes(), Alphabet::Url));
@@ -210,8 +209,8 @@ fn key(value: &Value) -> Result<Option<TokenKey>, &'static str> {
     Ok(Some(TokenKey { id: text("kid").map(str::to_owned), signings, public }))
 }
 
-/// Whether nothing that the key says of its purpose (RFC 7517 sections 4.2 and 4.3) is against it. What can't
-/// be read is: whoever published it meant something by it.
+/// Whether the key's stated purpose (RFC 7517 sections 4.2 and 4.3) allows signatures. An unreadable purpose
+/// does not: its publisher meant something by it.
 fn is_for_signatures(value: &Value) -> bool {
     let says = |name: &str| value.get(name).filter(|said| !said.is_null());
     let by_use = says("use").is_none_or(|purpose| purpose.as_str() == Some("sig"));

@@ -1,4 +1,4 @@
-//! `remember` of a service that says who may pass: for how long its word stands without another question.
+//! `remember` of an authentication service: how long its answer is reused.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The fields by which `auth` tells backends who asks. A backend believes them whichever way a request comes
-//! to it, so that nobody else may say them: also not where nobody is asked.
+//! The fields by which `auth` passes user data to backends. A backend trusts them by whichever way a request
+//! reaches it, so clients must never be able to set them, not even on routes without `auth`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::listener::Listener;
 use crate::route::Route;
 
 impl Authentication {
-    /// Names of the fields that backends are told of the user, in lower case.
+    /// Names in lower case of the fields that carry user data to backends.
     pub fn told_to_backends(&self) -> impl Iterator<Item = &str> {
         let copied = self.forward.iter().flat_map(|forward| &forward.copy_to_backend);
         let of_name = self.basic.iter().filter_map(|basic| basic.user_header.as_ref());
@@ -20,7 +20,7 @@ impl Authentication {
 }
 
 impl Listener {
-    /// The same of all its `auth`, its own and those of its routes.
+    /// The same for all `auth` of a listener, its own and that of its routes.
     pub fn told_to_backends(&self) -> BTreeSet<&str> {
         let of_routes = self.routes.iter().filter_map(|route| route.auth.as_ref());
         let all = self.http().auth.iter().chain(of_routes);
@@ -29,9 +29,8 @@ impl Listener {
 }
 
 impl Config {
-    /// By the name of a pool: what its backends are told of users on behalf of a listener or a route that
-    /// leads there, for a share, a copy or in another pool's place too. A pool of which there is nothing to
-    /// say is not in it.
+    /// By pool name: the fields that carry user data to its backends on behalf of a listener or a route that
+    /// leads there, including by a share, a mirror or a fallback. Pools without such fields are not in it.
     pub fn told_by_pool(&self) -> BTreeMap<&str, BTreeSet<&str>> {
         let mut told = BTreeMap::<&str, BTreeSet<&str>>::new();
         for listener in &self.listeners {
@@ -51,7 +50,7 @@ impl Config {
         told
     }
 
-    /// All pools that what a route takes may reach.
+    /// All pools that requests of a route may reach.
     fn reached_by<'c>(&'c self, route: &'c Route) -> Vec<&'c str> {
         let RouteAction::Pool(pool) = &route.action else { return Vec::new() };
         let shares = route.split.iter().flat_map(|split| &split.to).map(|to| &to.pool);

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use crate::report::quote;
 
-/// A user, and what the password is held against.
+/// A user, and the hash of the password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account<'f> {
     /// The name.
@@ -13,7 +13,7 @@ pub struct Account<'f> {
     pub hash: &'f str,
 }
 
-/// What is wrong with a line.
+/// A mistake in a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
     /// From 1.
@@ -32,8 +32,8 @@ const ARGON2_KIB: u32 = 256 << 10;
 const ARGON2_PASSES: u32 = 16;
 const MAKE: &str = "make it with `htpasswd -B`, or an Argon2 hash with `argon2 SALT -id -e`";
 
-/// The users of a file, and what is wrong with its lines. Empty lines and those that begin with `#` say
-/// nothing. O(n) in its bytes.
+/// The users of a file, and the mistakes in its lines. Empty lines and those that begin with `#` are ignored.
+/// O(n) in its bytes.
 pub fn accounts(content: &[u8]) -> (Vec<Account<'_>>, Vec<Mistake>) {
     let (mut accounts, mut mistakes) = (Vec::<Account<'_>>::new(), Vec::new());
     let mut names = HashSet::new();
@@ -54,7 +54,7 @@ pub fn accounts(content: &[u8]) -> (Vec<Account<'_>>, Vec<Mistake>) {
     (accounts, mistakes)
 }
 
-/// Reads a line. What is said of a mistake holds nothing of a hash, which may be a password.
+/// Parses a line. The text of a mistake contains nothing of the hash, which may be a password.
 fn account(line: &[u8]) -> Result<Account<'_>, (String, String)> {
     let expected = || "expected `NAME:HASH`, as `htpasswd -B` writes it".to_owned();
     let line = std::str::from_utf8(line).map_err(|_| ("it is not UTF-8".to_owned(), expected()))?;
@@ -64,7 +64,7 @@ fn account(line: &[u8]) -> Result<Account<'_>, (String, String)> {
     if name.is_empty() || name.chars().any(char::is_control) {
         return Err(("it has no name that a client could send".to_owned(), expected()));
     }
-    // Some programs put a comment behind another colon.
+    // Some programs append a comment after another colon.
     let hash = hash.split(':').next().unwrap_or_default();
     match checked(hash) {
         Ok(()) => Ok(Account { name, hash }),

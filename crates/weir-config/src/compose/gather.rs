@@ -1,4 +1,4 @@
-//! Reads the files that are named, and those that they include, each once.
+//! Reads the named files and those that they include, each once.
 
 use std::collections::HashMap;
 
@@ -11,37 +11,37 @@ use crate::source::Source;
 use crate::syntax;
 use crate::world::{World, folder_of};
 
-/// Longest text of a file that is read, in bytes; a larger one is not a config file.
+/// Longest text of a file, in bytes; a larger one is not a config file.
 pub(crate) const FILE_BYTES: usize = 16 << 20;
-/// Most bytes of all files.
+/// Most bytes of all files together.
 const ALL_BYTES: usize = 64 << 20;
 /// Most files (count).
 const MOST_FILES: usize = 1000;
-/// How deep files may include files (count): the file that is named is the first.
+/// Deepest inclusion of files (count), the named file included.
 const MOST_DEEP: usize = 8;
 
-/// All files that are one config.
+/// All files of one config.
 #[derive(Default)]
 pub(crate) struct Gathered {
-    /// In the order in which they count: what a file includes stands before what it says itself, as the line
-    /// that includes it does.
+    /// In the order in which they apply: included files come before the file that includes them, as the
+    /// including line comes before the file's own keys.
     pub files: Vec<Member>,
-    /// Which of them is the first that was named.
+    /// The index of the first named file.
     pub first: usize,
-    /// Whether a file is missing, so that nothing can be said of what it may hold.
+    /// Whether a file is missing, so that its content is unknown.
     pub is_short: bool,
 }
 
 /// One file.
 pub(crate) struct Member {
-    /// As it is shown, and as others see its folder.
+    /// The name for display; its folder is the base for the paths in it.
     pub name: String,
     pub text: String,
-    /// The text without what cannot be read.
+    /// The text with unreadable parts blanked out.
     pub mended: String,
-    /// Stretches that were probably read wrongly.
+    /// Stretches that were probably misread.
     pub blind: Vec<Span>,
-    /// What is wrong so far, by places in this text.
+    /// Problems so far, by positions in this text.
     pub problems: Vec<Found>,
 }
 
@@ -51,16 +51,16 @@ impl Member {
     }
 }
 
-/// A file that was named, with its text.
+/// A named file, with its text.
 #[derive(Clone, Copy, Debug)]
 pub struct Root<'t> {
-    /// As it is shown; what the file includes is seen from its folder.
+    /// The name for display; included paths are relative to its folder.
     pub name: &'t str,
     /// Its text.
     pub text: &'t str,
 }
 
-/// Reads what the files include. The files themselves were read by the caller.
+/// Reads included files. The caller has read the named files themselves.
 pub(crate) fn gather(roots: &[Root<'_>], files: &dyn World) -> Gathered {
     let mut reader =
         Reader { files, gathered: Gathered::default(), seen: HashMap::new(), bytes: 0, count: 0 };
@@ -77,14 +77,14 @@ pub(crate) fn gather(roots: &[Root<'_>], files: &dyn World) -> Gathered {
 struct Reader<'f> {
     files: &'f dyn World,
     gathered: Gathered,
-    /// The files so far, and who asked for each.
+    /// The files so far, and which file included each.
     seen: HashMap<String, String>,
-    /// Of all files so far.
+    /// Bytes of all files so far.
     bytes: usize,
     count: usize,
 }
 
-/// What `include` asks for: a pattern, and where it stands.
+/// A pattern in `include`, and its position.
 struct Include {
     at: Span,
     pattern: String,
@@ -110,7 +110,7 @@ impl Reader<'_> {
         self.gathered.files.push(Member { name: name.to_owned(), text, mended, blind, problems });
     }
 
-    /// What a file includes. What is wrong with the key is noted here, since nobody else reads it.
+    /// The patterns that a file includes. Mistakes in the key are reported here, since nothing else reads it.
     fn includes(&mut self, table: &DeTable<'_>, name: &str, findings: &mut Findings<'_>) -> Vec<Include> {
         let Some((key, value)) = table.get_key_value("include") else { return Vec::new() };
         let key = Span::from(key.span());

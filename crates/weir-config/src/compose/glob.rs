@@ -1,18 +1,18 @@
-//! Which files a pattern names.
+//! Finds the files that a pattern matches.
 
 use crate::world::{World, below};
 
 /// Longest pattern, in bytes; the time to match grows with it.
 const PATTERN_BYTES: usize = 1024;
 
-/// Most folders and files that a pattern is held against (count).
+/// Most folders and files that are compared with a pattern (count).
 const MOST_LOOKED_AT: usize = 100_000;
 
-/// The files that a pattern names, seen from `folder`, sorted by the bytes of their paths. One without `*`
-/// and `?` names itself, whether there is such a file or not. `Err` says what is wrong.
+/// The files that a pattern matches, relative to `folder`, sorted by the bytes of their paths. A pattern
+/// without `*` and `?` matches itself, whether the file exists or not. `Err` says what is wrong.
 ///
-/// `*` stands for any characters of one part of a path and `?` for one; neither for a dot at its beginning,
-/// so that what an editor or a package manager leaves behind under such a name is not read.
+/// `*` matches any characters within one component of a path, and `?` matches one; neither matches a dot at
+/// its beginning, so that leftovers of editors and package managers with such names are not read.
 pub(super) fn files_of(pattern: &str, folder: &str, files: &dyn World) -> Result<Vec<String>, String> {
     if pattern.len() > PATTERN_BYTES {
         return Err(format!("the pattern is longer than {PATTERN_BYTES} bytes"));
@@ -35,7 +35,7 @@ pub(super) fn files_of(pattern: &str, folder: &str, files: &dyn World) -> Result
         for path in &found {
             let names = match files.names(path) {
                 Ok(names) => names,
-                // Behind a pattern, what has no such folder, or is none, is not meant.
+                // After a wildcard, an entry that lacks such a folder, or is not a folder, does not match.
                 Err(_) if is_behind_pattern => continue,
                 Err(why) => return Err(format!("`{path}` can't be listed: {why}")),
             };
@@ -54,12 +54,12 @@ pub(super) fn files_of(pattern: &str, folder: &str, files: &dyn World) -> Result
     Ok(found)
 }
 
-/// Whether a name is one of a pattern. Takes at most the product of their lengths.
+/// Whether a name matches a pattern. Takes at most the product of their lengths.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     if name.first() == Some(&b'.') && pattern.first() != Some(&b'.') {
         return false;
     }
-    // Where to go on when what follows the last `*` did not fit: one byte further for the `*`.
+    // Where to resume when the text after the last `*` did not match: the `*` takes one byte more.
     let (mut p, mut n, mut again) = (0, 0, None);
     while n < name.len() {
         match pattern.get(p) {

@@ -11,17 +11,17 @@ use crate::keys::{Each, Kind, Table};
 use crate::report::Span;
 use crate::world::{World, below, folder_of};
 
-/// How such an element begins.
+/// The prefix of such an element.
 const PREFIX: &str = "@file:";
 /// Longest file, in bytes.
 const FILE_BYTES: usize = 16 << 20;
-/// Most lines with an element (count), of one file.
+/// Most lines with an element, in one file (count).
 const MOST_LINES: usize = 1_000_000;
 
-/// A line: the element and where it stands.
+/// An element of a file, and its position.
 type Line = (Span, String);
 
-/// Puts the lines of the files in their places.
+/// Replaces the elements by the lines of their files.
 pub(super) fn fill_in<'g>(
     table: &mut DeTable<'g>,
     schema: &'static Table,
@@ -35,7 +35,7 @@ pub(super) fn fill_in<'g>(
 struct Filling<'f, 'g> {
     files: &'f dyn World,
     composed: &'f mut Composed<'g>,
-    /// By path; `None` for a file that could not be read, which has been reported.
+    /// The lines by path; `None` for a file that could not be read, which has been reported.
     read: HashMap<String, Option<Vec<Line>>>,
 }
 
@@ -71,7 +71,7 @@ impl<'g> Filling<'_, 'g> {
         }
     }
 
-    /// A list, or an element that stands for one.
+    /// Expands a list, or a single element that may stand for a list.
     fn list(&mut self, value: &mut Spanned<DeValue<'g>>) {
         let is_named = |value: &DeValue<'_>| value.as_str().is_some_and(|text| text.starts_with(PREFIX));
         let elements = match value.get_ref() {
@@ -93,7 +93,7 @@ impl<'g> Filling<'_, 'g> {
             let at = Span::from(element.span());
             let path = below(folder_of(self.composed.source.file_name(at.start)), path);
             let Some(lines) = self.lines(&path, at) else {
-                // A stand-in, of which nothing more is said.
+                // A placeholder, about which nothing more is reported.
                 filled.push(Spanned::new(0..0, DeValue::String(Cow::Borrowed(""))));
                 continue;
             };
@@ -105,7 +105,7 @@ impl<'g> Filling<'_, 'g> {
         *value.get_mut() = DeValue::Array(filled);
     }
 
-    /// The lines of a file that are not empty, without comments.
+    /// The non-empty lines of a file, without comments.
     fn lines(&mut self, path: &str, at: Span) -> Option<&[Line]> {
         if !self.read.contains_key(path) {
             let lines = match self.read(path) {

@@ -1,5 +1,5 @@
-//! Puts the tables of all files into one. What two files say of one key is a mistake of the second, but for
-//! tables in double brackets, which follow each other.
+//! Merges the tables of all files. A key set in two files is a mistake in the second, except for tables in
+//! double brackets, which are appended.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -14,7 +14,7 @@ use crate::report::Span;
 use crate::source::Source;
 use crate::world::World;
 
-/// One table of all files, with what comes from the environment and from files in place of what asks for it.
+/// One table from all files, with expressions replaced by their values from the environment and from files.
 pub(super) fn merge<'g>(gathered: &'g Gathered, files: &dyn World) -> Composed<'g> {
     let first = &gathered.files[0];
     let mut composed = Composed {
@@ -49,7 +49,7 @@ pub(super) fn merge<'g>(gathered: &'g Gathered, files: &dyn World) -> Composed<'
     composed
 }
 
-/// Adds what a further file says.
+/// Merges the content of a further file.
 fn add<'g>(all: &mut DeTable<'g>, more: DeTable<'g>, level: Level, composed: &mut Composed<'g>) {
     for (key, value) in more {
         let name = key.get_ref().to_string();
@@ -70,14 +70,14 @@ fn add<'g>(all: &mut DeTable<'g>, more: DeTable<'g>, level: Level, composed: &mu
     }
 }
 
-/// The value of a key, and where the key stands.
+/// The value of a key, and the position of the key.
 fn entry<'t, 'g>(table: &'t mut DeTable<'g>, name: &str) -> Option<(Span, &'t mut Spanned<DeValue<'g>>)> {
     let (key, _) = table.get_key_value(name)?;
     let at = Span::from(key.span());
     Some((at, table.get_mut(name)?))
 }
 
-/// Moves the values of a file to their place among those of all.
+/// Converts the positions in one file to positions among all files.
 struct Moving<'m, 'g> {
     base: usize,
     folder: &'m str,
@@ -109,7 +109,7 @@ impl<'g> Moving<'_, 'g> {
         }
     }
 
-    /// Where something stands among all files. A stand-in for what the parser did not find stays one.
+    /// The position among all files. A placeholder for a missing value stays a placeholder.
     fn span<T>(&self, of: &Spanned<T>) -> Span {
         let span = Span::from(of.span());
         if span.end == 0 { span } else { span.moved(self.base) }
@@ -128,7 +128,7 @@ impl<'g> Moving<'_, 'g> {
             }
             Err(missing) => {
                 for missing in missing {
-                    // In a text without escapes the expression stands as it is.
+                    // In a text without escapes the expression appears literally.
                     let inside = self.composed.source.slice(span).find(&missing.expression);
                     let at = inside.map_or(span, |at| Span {
                         start: span.start + at,

@@ -1,9 +1,10 @@
-//! One table of several files: those that are named, those that they include, and what comes from elsewhere.
+//! Combines several files into one table: the named files, those that they include, and values from
+//! elsewhere.
 //!
-//! First every file is read and its syntax noted ([`gather`]). Then the tables are put together, file by file
-//! ([`merge`]), with values from the environment and from files in their places; then tables take over what
-//! is shared ([`shared`]); last, lists from files are filled in ([`lists`]). What is then read by the table
-//! of keys looks as if one file had said it, and every part of it remembers where it stands.
+//! First, every file is read and its syntax errors are reported ([`gather`]). Then the tables are merged,
+//! file by file ([`merge`]), with values from the environment and from files filled in. Then tables take over
+//! shared settings ([`shared`]). Last, lists from files are filled in ([`lists`]). The result looks as if it
+//! came from one file, and every part of it keeps its position.
 
 pub(crate) mod gather;
 mod glob;
@@ -23,26 +24,26 @@ use crate::report::{Found, Severity, Span};
 use crate::source::Source;
 use crate::world::World;
 
-/// What several files say together.
+/// The combined content of several files.
 pub(crate) struct Composed<'g> {
     pub table: DeTable<'g>,
-    /// The beginning of the first file that was named, for what is missing in all of them.
+    /// The beginning of the first named file, as the position of what is missing in all files.
     pub at: Span,
-    /// Every text, also those of lists.
+    /// Every text, including those of lists.
     pub source: Source<'g>,
-    /// Mistakes of the syntax and of putting together.
+    /// Mistakes found so far: in the syntax and in combining the files.
     pub problems: Vec<Found>,
-    /// Stretches that were probably read wrongly.
+    /// Stretches that were probably misread.
     pub blind: Vec<Span>,
-    /// Whether all could be read, so that what is missing is missing.
+    /// Whether everything could be read, so that a missing key is really missing.
     pub is_complete: bool,
-    /// What came from elsewhere.
+    /// Values that came from elsewhere.
     pub given: Given,
-    /// The places of what is shared, which are read once for each table that takes them over.
+    /// The positions of shared settings, which are read once for each table that takes them over.
     pub shared: HashSet<Span>,
 }
 
-/// Puts the files together that were read.
+/// Combines the files that were read.
 pub(crate) fn compose<'g>(gathered: &'g Gathered, files: &dyn World) -> Composed<'g> {
     let mut composed = merge::merge(gathered, files);
     shared::take_over(&mut composed);
@@ -63,19 +64,19 @@ impl Composed<'_> {
     }
 }
 
-/// What the keys of a table are.
+/// The keys of a table.
 #[derive(Clone, Copy)]
 enum Level {
-    /// Those of a table of keys.
+    /// The keys in a table of keys.
     Keys(&'static Table),
-    /// Names of the reader's choice, each of a table with these keys.
+    /// Names chosen by the operator, each of a table with these keys.
     Names(&'static Table),
     /// Anything.
     Unknown,
 }
 
 impl Level {
-    /// What a key takes; `None` for one that is not known, and for names.
+    /// The kind of a key; `None` for an unknown one, and for names.
     fn kind(self, name: &str) -> Option<&'static Kind> {
         match self {
             Level::Keys(table) => table.key(name).map(|key| &key.kind),
@@ -83,7 +84,7 @@ impl Level {
         }
     }
 
-    /// What the keys of the table below are that stands, or whose elements stand, behind a key.
+    /// The keys of the table, or of the tables in the list, that is the value of a key.
     fn below(self, name: &str) -> Level {
         match (self, self.kind(name)) {
             (Level::Names(table), _) => Level::Keys(table),
@@ -93,7 +94,7 @@ impl Level {
         }
     }
 
-    /// Whether a key is of tables in double brackets, of which several files may each have some.
+    /// Whether a key holds tables in double brackets, which several files may extend.
     fn is_appended(self, name: &str) -> bool {
         matches!(self.kind(name), Some(Kind::Tables(_)))
     }

@@ -1,5 +1,5 @@
-//! Tables that take over what `[shared.NAME]` says: `use = "NAME"`, or a list of names. What a table says
-//! itself prevails, and of several names the one that stands first.
+//! Tables that take over the settings of `[shared.NAME]`: `use = "NAME"`, or a list of names. A table's own
+//! settings take precedence, and then those of the names in their order.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -25,18 +25,18 @@ struct Shared<'g> {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Progress {
-    /// It has what it says itself.
+    /// It has only its own settings.
     Plain,
-    /// It is being taken over, so that whoever leads back to it goes in a circle.
+    /// It is being completed; a reference back to it is a cycle.
     Open,
-    /// It has all that it takes over.
+    /// It is complete.
     Whole,
 }
 
-/// The shared tables by their names.
+/// The shared tables by name.
 type ByName<'g> = BTreeMap<String, Shared<'g>>;
 
-/// Gives every listener, route and pool what it takes over.
+/// Adds to every listener, route and pool the settings that it takes over.
 pub(super) fn take_over(composed: &mut Composed<'_>) {
     let mut root = std::mem::take(&mut composed.table);
     let mut shared = shared_tables(&mut root, composed);
@@ -61,7 +61,7 @@ pub(super) fn take_over(composed: &mut Composed<'_>) {
     composed.table = root;
 }
 
-/// Takes the shared tables out of the file, and notes their places.
+/// Removes the shared tables from the file's table, and records their positions.
 fn shared_tables<'g>(root: &mut DeTable<'g>, composed: &mut Composed<'g>) -> ByName<'g> {
     let mut shared = ByName::new();
     let Some((key, value)) = root.remove_entry("shared") else { return shared };
@@ -84,7 +84,7 @@ fn shared_tables<'g>(root: &mut DeTable<'g>, composed: &mut Composed<'g>) -> ByN
     shared
 }
 
-/// Notes where everything in a shared table stands.
+/// Records the positions of everything in a shared table.
 fn note_places(table: &DeTable<'_>, composed: &mut Composed<'_>) {
     for (key, value) in table {
         composed.shared.insert(Span::from(key.span()));
@@ -113,7 +113,7 @@ fn tables_of<'t, 'g>(
     named.into_iter().flatten().map(|(name, value)| (name.get_ref().to_string(), value))
 }
 
-/// Gives a shared table what it takes over itself.
+/// Adds to a shared table the settings that it takes over itself.
 fn make_whole<'g>(name: &str, shared: &mut ByName<'g>, composed: &mut Composed<'g>) {
     let Some(one) = shared.get_mut(name).filter(|one| one.state == Progress::Plain) else { return };
     one.state = Progress::Open;
@@ -124,7 +124,7 @@ fn make_whole<'g>(name: &str, shared: &mut ByName<'g>, composed: &mut Composed<'
     }
 }
 
-/// The routes of a listener, which take over by themselves.
+/// Completes the routes of a listener, which take over settings of their own.
 fn fill_below<'g>(
     table: &mut DeTable<'g>,
     level: Level,
@@ -142,7 +142,7 @@ fn fill_below<'g>(
     }
 }
 
-/// Gives a table what it takes over.
+/// Adds to a table the settings that it takes over.
 fn fill<'g>(table: &mut DeTable<'g>, level: Level, shared: &mut ByName<'g>, composed: &mut Composed<'g>) {
     for (at, name) in names_of(table, composed) {
         match shared.get(&name).map(|one| one.state) {
@@ -171,7 +171,7 @@ fn fill<'g>(table: &mut DeTable<'g>, level: Level, shared: &mut ByName<'g>, comp
     }
 }
 
-/// Takes the names out of a table that it takes over, in their order.
+/// Removes `use` from a table, and returns its names in order.
 fn names_of(table: &mut DeTable<'_>, composed: &mut Composed<'_>) -> Vec<(Span, String)> {
     let Some((key, value)) = table.remove_entry(USE) else { return Vec::new() };
     let elements = match value.into_inner() {
@@ -194,8 +194,8 @@ fn value_span(key: &Spanned<Cow<'_, str>>) -> std::ops::Range<usize> {
     key.span()
 }
 
-/// Adds what a table lacks. Tables of both are put together key by key; tables in double brackets follow its
-/// own.
+/// Adds the keys that a table lacks. If both have a subtable, its keys are merged; tables in double brackets
+/// are appended to the table's own.
 fn add_missing<'g>(table: &mut DeTable<'g>, from: &DeTable<'g>, level: Level) {
     for (key, value) in from {
         let name = key.get_ref();

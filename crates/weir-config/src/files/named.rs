@@ -1,5 +1,6 @@
-//! Files that are read when a config comes into force, and are not part of it: they are looked at with the
-//! config, so that nothing is called good that a start would refuse, and each mistake has its line.
+//! Files that are read when a config comes into force, and whose content is not part of it. They are examined
+//! with the config, so that nothing is accepted that a start would refuse, and each mistake is shown with its
+//! line.
 
 use std::path::Path;
 
@@ -13,10 +14,10 @@ use crate::report::{Findings, Severity, Span, quote};
 use crate::setting::{One as _, Part};
 use crate::tls::{Certificate, ListenerTls, PoolTls};
 
-/// Longest path that is shown whole, in characters.
+/// Longest path that is shown in full, in characters.
 const SHOWN_PATH: usize = 250;
 
-/// Notes what is wrong with the files that tables name.
+/// Reports problems with the files that tables name.
 pub(super) fn look_at_all(root: &Fields, world: &dyn NamedFiles, findings: &mut Findings<'_>) {
     let mut look = Look { world, findings };
     if let Some(admin) = root.table("admin") {
@@ -37,7 +38,7 @@ pub(super) fn look_at_all(root: &Fields, world: &dyn NamedFiles, findings: &mut 
         }
         let routes = listener.tables("route").map(|(_, route)| route);
         for jwt in std::iter::once(listener).chain(routes).filter_map(|it| it.table("auth")?.table("jwt")) {
-            // Nobody is asked for keys that stand in a file.
+            // Keys in a file need no connection to a provider.
             if jwt.text("keys").is_some_and(is_url) {
                 look.of_key(jwt, "ca", FileUse::Authorities);
             }
@@ -48,7 +49,7 @@ pub(super) fn look_at_all(root: &Fields, world: &dyn NamedFiles, findings: &mut 
     }
 }
 
-/// Who looks, and where what is found goes.
+/// Examines files, and collects the findings.
 struct Look<'l, 's> {
     world: &'l dyn NamedFiles,
     findings: &'l mut Findings<'s>,
@@ -63,7 +64,7 @@ impl Look<'_, '_> {
         self.of_files(tls, &FileUse::Clients(&ListenerTls { client_ca, ..ListenerTls::default() }));
     }
 
-    /// To whom a Unix socket is to belong, where one of `binds` is a file.
+    /// Checks the owner of a Unix socket, if one of `binds` is a file.
     fn of_socket<'f>(&mut self, fields: &Fields, mut binds: impl Iterator<Item = &'f str>) {
         let Some(said) = fields.table("unix_socket") else { return };
         if !binds.any(|bind| bind.starts_with("unix:/")) {
@@ -92,7 +93,7 @@ impl Look<'_, '_> {
         for (_, acme) in fields.tables("acme") {
             let on_demand = acme.table("on_demand");
             on_demand.into_iter().for_each(|it| self.of_key(it, "ca", FileUse::Authorities));
-            // An order that fails is no reason not to serve what there is.
+            // An order that fails is no reason not to serve existing certificates.
             for problem in self.found_at(acme, "ca", FileUse::Authorities) {
                 let hint = format!("{}: no certificate can be ordered", problem.hint);
                 self.note(acme.at("ca"), FileProblem { severity: Severity::Warning, hint, ..problem });
@@ -118,7 +119,7 @@ impl Look<'_, '_> {
         self.of_key(mysql, "server_public_key", FileUse::ServerKey);
     }
 
-    /// One that lacks a part has been told of.
+    /// A certificate entry that lacks a part has been reported.
     fn of_certificate(&mut self, fields: &Fields, certificate: &Certificate) {
         if fields.text("cert").is_some() && fields.text("key").is_some() {
             self.of_files(fields, &FileUse::Certificate(certificate));
@@ -140,8 +141,9 @@ impl Look<'_, '_> {
         fields.text(name).map_or_else(Vec::new, |path| self.world.look_at(&as_what(Path::new(path))))
     }
 
-    /// Each problem stands where its file is named; of several with one file each has a place of its own, as
-    /// far as it is named that often: a certificate and its key in one file that is not there are two.
+    /// Reports each problem at the place that names its file. Several problems of one file get different
+    /// places, as far as the file is named that often: a certificate and its key in one missing file are two
+    /// problems.
     fn of_files(&mut self, fields: &Fields, files: &FileUse<'_>) {
         let found = self.world.look_at(files);
         for (number, problem) in found.iter().enumerate() {
@@ -168,7 +170,8 @@ fn text_of(value: &Value) -> Option<&str> {
     }
 }
 
-/// Where a table names a file, behind so many other such places; the table where it does not.
+/// The place where a table names a file, after skipping `behind` such places; the table's own place if there
+/// is none.
 fn place_of(fields: &Fields, file: &Path, behind: usize) -> Span {
     let is_it = |value: &Value| matches!(value, Value::Text(text) if Path::new(text) == file);
     let mut places: Vec<Span> = Vec::new();

@@ -1,5 +1,5 @@
-//! Rules about header fields that contradict each other, that can never say anything, or that would make of
-//! one client's request what all others are answered with.
+//! Reports header rules that contradict each other, that never have an effect, or that would let one client's
+//! request determine the answer for all others.
 
 use weir_template::{Template, Variable};
 
@@ -16,7 +16,7 @@ use crate::values::template::named;
 const MAPS: [&str; 4] =
     ["set_request_header", "add_request_header", "set_response_header", "add_response_header"];
 
-/// The rules of a listener and of its routes.
+/// Checks the rules of a listener and of its routes.
 pub(crate) fn check_listener(root: &Fields, listener: &Fields, findings: &mut Findings<'_>) {
     if spoken(listener).is_some_and(|protocol| protocol != Protocol::Http) {
         return;
@@ -41,7 +41,7 @@ pub(crate) fn check_listener(root: &Fields, listener: &Fields, findings: &mut Fi
     }
 }
 
-/// The rules of a pool.
+/// Checks the rules of a pool.
 pub(crate) fn check_pool(root: &Fields, pool: &Fields, findings: &mut Findings<'_>) {
     contradictions(pool, findings);
     second_ones(pool, findings);
@@ -71,7 +71,7 @@ fn uses(listener: &Fields, pool: &str) -> bool {
     std::iter::once(listener).chain(routes).any(|fields| fields.text("pool") == Some(pool))
 }
 
-/// One name in two rules of the same table that undo each other.
+/// Reports a name in two rules of the same table that undo each other.
 fn contradictions(fields: &Fields, findings: &mut Findings<'_>) {
     for side in ["request", "response"] {
         let removed = format!("remove_{side}_header");
@@ -98,7 +98,7 @@ fn contradictions(fields: &Fields, findings: &mut Findings<'_>) {
     }
 }
 
-/// Fields that a message has once: a second one is read by nobody, or by everybody in another way.
+/// Single-valued fields: a second one is ignored, or interpreted differently by different readers.
 const SINGLE: [&str; 14] = [
     "authorization",
     "cache-control",
@@ -116,7 +116,7 @@ const SINGLE: [&str; 14] = [
     "x-frame-options",
 ];
 
-/// What is added though a message has it once.
+/// Reports added fields that are single-valued.
 fn second_ones(fields: &Fields, findings: &mut Findings<'_>) {
     for side in ["request", "response"] {
         let map = format!("add_{side}_header");
@@ -127,7 +127,7 @@ fn second_ones(fields: &Fields, findings: &mut Findings<'_>) {
     }
 }
 
-/// Every template of a table that says something of a request, with its place.
+/// Every template of a table with variables of a request, and its position.
 fn used(fields: &Fields) -> Vec<(Span, Vec<Variable>)> {
     let in_maps = MAPS.iter().flat_map(|map| fields.map(map)).map(|entry| (entry.at, &entry.value));
     let of_redirect = fields.table("redirect").and_then(|redirect| redirect.get("to"));
@@ -143,7 +143,7 @@ fn used(fields: &Fields) -> Vec<(Span, Vec<Variable>)> {
     in_maps.chain(alone).filter_map(variables).collect()
 }
 
-/// What clients of a listener, or of a route, can have.
+/// What is known about the clients of a listener or a route.
 struct Has {
     tls: bool,
     certificate: bool,
@@ -167,7 +167,7 @@ impl Has {
         }
     }
 
-    /// The same on one of its routes.
+    /// The same for one of its routes.
     fn on(&self, listener: &Fields, route: &Fields) -> Has {
         let auth = route.get("auth").or_else(|| listener.get("auth")).map(|auth| &auth.value);
         Has { user: auth.is_some_and(names_users), claims: auth.is_some_and(has_claims), ..*self }
@@ -188,7 +188,7 @@ impl Has {
     }
 }
 
-/// Whether `auth` comes to know who asks; what could not be read may.
+/// Whether `auth` identifies users; a value that could not be read may.
 fn names_users(auth: &Value) -> bool {
     match auth {
         Value::Table(auth) => {
@@ -202,7 +202,7 @@ fn names_users(auth: &Value) -> bool {
     }
 }
 
-/// Whether it asks for tokens.
+/// Whether it requires tokens.
 fn has_claims(auth: &Value) -> bool {
     match auth {
         Value::Table(auth) => has_claims_in(auth),
@@ -228,7 +228,7 @@ fn impossible(
     }
 }
 
-/// Notes groups that no expression has; `groups` is how many there are, and the path that has no more.
+/// Reports groups that no expression has; `groups` is their number, and the path that has no more.
 fn unmatched(
     at: Span,
     variables: &[Variable],
@@ -249,8 +249,8 @@ fn unmatched(
     findings.error(at, format!("`${number}` stands for nothing"), hint);
 }
 
-/// What a request says to a backend must not depend on anything that the key of the route's cache lacks: the
-/// first client would choose what all others get (threat E1).
+/// What a request sends to a backend must not depend on anything outside the key of the route's cache;
+/// otherwise the first client would determine what all others get (threat E1).
 fn cached(root: &Fields, listener: &Fields, route: &Fields, findings: &mut Findings<'_>) {
     let Some(Value::Table(fields)) = route.get("cache").map(|entry| &entry.value) else { return };
     let cached = Cached { root, route, cache: <RouteCache as Part>::of(fields) };
@@ -278,7 +278,7 @@ fn cached(root: &Fields, listener: &Fields, route: &Fields, findings: &mut Findi
     conditions(&merged, route, findings);
 }
 
-/// A route that keeps responses.
+/// A route with a cache.
 struct Cached<'f> {
     root: &'f Fields,
     route: &'f Fields,
@@ -286,12 +286,13 @@ struct Cached<'f> {
 }
 
 impl Cached<'_> {
-    /// Notes what of `template`, said at `at`, its responses would depend on and are not kept by.
+    /// Reports the variables of `template`, used at `at`, on which responses would depend although they are
+    /// not part of the cache key.
     fn differs_by(&self, template: &Template, at: Span, way_out: &str, findings: &mut Findings<'_>) {
         let Cached { root, route, cache } = self;
         let outside: Vec<&Variable> =
             template.variables().filter(|variable| !is_known(root, variable, cache, route)).collect();
-        // What a client only is does not let it choose an answer for others; what it sends does.
+        // A property of the client does not let it choose an answer for others; what it sends does.
         let chosen = |variable: &Variable| {
             matches!(
                 variable,
@@ -325,7 +326,7 @@ impl Cached<'_> {
     }
 }
 
-/// As [`is_in_key`]; what a map says depends on what it is asked for.
+/// Like [`is_in_key`]; the value of a map depends on the map's key.
 fn is_known(root: &Fields, variable: &Variable, cache: &RouteCache, route: &Fields) -> bool {
     match variable {
         Variable::Map(name) => map::key_of(root, name).iter().all(|asked| is_in_key(asked, cache, route)),
@@ -333,7 +334,7 @@ fn is_known(root: &Fields, variable: &Variable, cache: &RouteCache, route: &Fiel
     }
 }
 
-/// Whether requests that differ in it are not answered by the same kept response.
+/// Whether requests that differ in it never share a cached response.
 fn is_in_key(variable: &Variable, cache: &RouteCache, route: &Fields) -> bool {
     let has_whole_query = !cache.ignore_query
         && cache.query_only.is_empty()
@@ -343,7 +344,7 @@ fn is_in_key(variable: &Variable, cache: &RouteCache, route: &Fields) -> bool {
         route.table("rewrite").is_some_and(|rewrite| !(rewrite.lacks("query") && rewrite.lacks("add_query")));
     match variable {
         Variable::Scheme | Variable::Host => true,
-        // What is kept is told apart by the path that the backend is asked for.
+        // Cached responses are distinguished by the path sent to the backend.
         Variable::Path | Variable::Capture(_) => !rewrite::changes_path(route),
         Variable::Query | Variable::Parameter(_) => has_whole_query && !replaces_query,
         Variable::Header(name) => cache.key_headers.iter().any(|key| **key == **name),
@@ -352,7 +353,7 @@ fn is_in_key(variable: &Variable, cache: &RouteCache, route: &Fields) -> bool {
     }
 }
 
-/// The conditions of a request on a route with a cache are the cache's own.
+/// On a route with a cache, conditional request fields belong to the cache.
 fn conditions(merged: &MergedHeaders, route: &Fields, findings: &mut Findings<'_>) {
     const CONDITIONS: [&str; 6] =
         ["if-match", "if-modified-since", "if-none-match", "if-range", "if-unmodified-since", "range"];

@@ -1,6 +1,6 @@
-//! For whom a key is: which listeners, on which plane.
+//! For which listeners, and on which plane, a key has an effect.
 
-/// Which listeners a key means something to.
+/// The listeners for which a key has an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Only {
     /// All.
@@ -17,23 +17,23 @@ pub enum Only {
     Transport,
     /// `protocol = "udp"`: datagrams.
     Udp,
-    /// `protocol = "http"` and `"mysql"`, whose connections to backends are kept for others.
+    /// `protocol = "http"` and `"mysql"`, whose connections to backends are reused.
     Kept,
     /// `protocol = "mysql"`.
     Mysql,
 }
 
-/// On which planes a key means something.
+/// The planes on which a key has an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Planes {
     /// On both.
     All,
     /// The kernel plane.
     Kernel,
-    /// The proxy plane; why the kernel plane cannot do it. Without it a listener would do less than was asked
-    /// for.
+    /// The proxy plane; the reason why the kernel plane does not support it. Ignoring the key would do less
+    /// than was asked for.
     Proxy(&'static str),
-    /// The proxy plane, where it tunes what the kernel plane never does; why not. Without it a listener does
-    /// all that was asked for.
+    /// The proxy plane, for a key that tunes something that the kernel plane never does; the reason. Ignoring
+    /// the key still does all that was asked for.
     ProxyTuning(&'static str),
 }

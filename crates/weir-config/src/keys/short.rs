@@ -1,4 +1,4 @@
-//! Short ways to say of which kind the value of a key is, for the tables of keys.
+//! Short constructors of keys for the tables of keys.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ pub const fn flag(default: bool) -> Key {
     Key::new(Kind::Bool(default))
 }
 
-/// `true` or `false`, or neither where the file says nothing.
+/// `true` or `false`; absence has a meaning of its own.
 pub const fn yes_or_no() -> Key {
     Key::new(Kind::YesOrNo)
 }
@@ -24,7 +24,7 @@ pub const fn timer(limit: Limit<Duration>) -> Key {
     Key::new(Kind::DurationOrOff(limit, false))
 }
 
-/// A duration that is off where the file says nothing.
+/// A duration that is off by default.
 pub const fn timer_off(limit: Limit<Duration>) -> Key {
     Key::new(Kind::DurationOrOff(limit, true))
 }
@@ -44,7 +44,7 @@ pub const fn count(limit: Limit<u64>) -> Key {
     Key::new(Kind::Count(limit))
 }
 
-/// A number.
+/// A decimal number.
 pub const fn factor(limit: Limit<f64>) -> Key {
     Key::new(Kind::Factor(limit))
 }
@@ -54,22 +54,22 @@ pub const fn word(words: &'static [Word], default: &'static str) -> Key {
     Key::new(Kind::Word(words, Some(default)))
 }
 
-/// A text with a form of its own.
+/// A text with a syntax of its own.
 pub const fn text(shape: &'static Shape) -> Key {
     Key::new(Kind::Text(shape, None))
 }
 
-/// A text with a form of its own, and what it is where the file does not say.
+/// A text with a syntax of its own, and its default.
 pub const fn text_or(shape: &'static Shape, default: &'static str) -> Key {
     Key::new(Kind::Text(shape, Some(default)))
 }
 
-/// One, or a list of them.
+/// One element, or a list of them.
 pub const fn list(of: Each) -> Key {
     Key::new(Kind::OneOrMany(of, &[]))
 }
 
-/// One, or a list of them, and what it is where the file does not say.
+/// One element, or a list of them, and the default.
 pub const fn list_or(of: Each, default: &'static [&'static str]) -> Key {
     Key::new(Kind::OneOrMany(of, default))
 }
@@ -79,7 +79,7 @@ pub const fn map(names: &'static Shape, values: &'static Shape) -> Key {
     Key::new(Kind::Map(names, values))
 }
 
-/// A table, or `true` for one with every default; `false` says the same as nothing.
+/// A table, or `true` for one with every default; `false` means the same as absence.
 pub const fn table_or_true(table: &'static Table) -> Key {
     Key::new(Kind::TableOrTrue(table)).brief()
 }

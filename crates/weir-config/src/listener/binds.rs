@@ -1,4 +1,4 @@
-//! Two sockets cannot wait at the same address.
+//! Reports sockets that would listen on the same address.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,24 +15,24 @@ use crate::setting::One as _;
 use crate::values::bind::Bind;
 use crate::values::http::HttpVersion;
 
-/// Most addresses of all listeners together, each port by itself: each is an entry in a kernel's table.
+/// Most addresses of all listeners together, counting each port: each is an entry in a kernel table.
 const MOST_ADDRESSES: usize = 65_536;
 
 struct Bound {
     address: SocketAddr,
-    /// On the kernel plane there is none: packets are taken before sockets see them, and what is not taken
-    /// goes on to them.
+    /// Whether it has a socket. On the kernel plane there is none: packets are taken before sockets see them,
+    /// and all others go on to the sockets.
     is_socket: bool,
-    /// The interfaces that its sockets are bound to; empty for all. Only listeners have such.
+    /// The interfaces that its sockets are bound to; empty for all. Only listeners can have any.
     interfaces: Rc<[String]>,
-    /// Whether sockets of others may wait for what comes by other interfaces.
+    /// Whether other sockets may use the same address on other interfaces.
     is_listener: bool,
     /// `listener `web``
     owner: Rc<str>,
     at: Option<Span>,
 }
 
-/// Notes listeners that clash with each other, or with the admin API, which listens at `admin` unless that
+/// Reports listeners that clash with each other, or with the admin API, which listens on `admin` unless that
 /// could not be read.
 pub(crate) fn check(
     root: &Fields,
@@ -40,8 +40,8 @@ pub(crate) fn check(
     admin: Option<SocketAddr>,
     findings: &mut Findings<'_>,
 ) {
-    // By transport (true: UDP) and port, so that a file with many listeners is compared in time in proportion
-    // to its length.
+    // Grouped by transport (true: UDP) and port, so that the comparison takes time in proportion to the
+    // file's length.
     let mut taken: BTreeMap<(bool, u16), Vec<Bound>> = BTreeMap::new();
     let said = root.table("admin").and_then(|admin| admin.get("bind"));
     if let Some(address) = admin.filter(|address| address.port() != 0) {
@@ -62,10 +62,10 @@ pub(crate) fn check(
         if spoken(fields).is_none() || fields.is_bad("plane") {
             continue;
         }
-        // One of `auto` may have a socket.
+        // A listener with `auto` may have a socket.
         let is_socket = plane::asked(fields) != Some(Plane::Kernel);
         let owner: Rc<str> = format!("listener `{}`", listener.name).into();
-        // Of the other planes they say where packets are taken, of whatever listener.
+        // On the other planes, interfaces say where packets are taken, for any listener.
         let said = if listener.plane == Plane::Proxy { &listener.interfaces[..] } else { &[] };
         let interfaces: Rc<[String]> = said.iter().map(ToString::to_string).collect();
         for (at, value) in fields.list("bind") {
@@ -115,7 +115,7 @@ pub(crate) fn check(
     }
 }
 
-/// Whether each socket of a listener is UDP. HTTP/3 has one beside that of the others, if there are others.
+/// Whether each socket of a listener is UDP. HTTP/3 has one beside the others, if there are others.
 fn transports(listener: &Listener) -> impl Iterator<Item = bool> + use<> {
     let (first, second) = match &listener.speaks {
         Speaks::Http(http) => {
@@ -129,7 +129,7 @@ fn transports(listener: &Listener) -> impl Iterator<Item = bool> + use<> {
 }
 
 impl Bound {
-    /// Whether it and another with the same port take the same clients.
+    /// Whether this and another bind with the same port accept the same clients.
     fn clashes(&self, other: &Bound) -> bool {
         if self.is_socket && other.is_socket {
             overlap(other.address, self.address) && !self.is_apart_from(other)
@@ -138,9 +138,10 @@ impl Bound {
         }
     }
 
-    /// Whether the kernel tells by the interface which of both a client has come to. Of two at one address of
-    /// which one names none it takes whichever it finds first, where they are groups (`SO_REUSEPORT`); but it
-    /// looks for the exact address before the unspecified one, whatever the interfaces.
+    /// Whether the kernel can tell by the interface to which of the two a client has connected. If one of two
+    /// sockets at the same address has no interface, the kernel picks whichever it finds first, when they are
+    /// groups (`SO_REUSEPORT`); but it prefers the exact address to the unspecified one, whatever the
+    /// interfaces.
     fn is_apart_from(&self, other: &Bound) -> bool {
         let (own, others) = (&self.interfaces, &other.interfaces);
         let is_apart = match (own.is_empty(), others.is_empty()) {
@@ -154,8 +155,8 @@ impl Bound {
     }
 }
 
-/// Whether sockets at two addresses with the same port take the same clients. `[::]` is IPv6 only, so it
-/// leaves IPv4 alone.
+/// Whether sockets at two addresses with the same port accept the same clients. `[::]` is IPv6 only, so it
+/// does not overlap with IPv4.
 fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
     let (a, b) = (a.ip().to_canonical(), b.ip().to_canonical());
     a.is_ipv4() == b.is_ipv4() && (a == b || a.is_unspecified() || b.is_unspecified())

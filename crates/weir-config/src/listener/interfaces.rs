@@ -9,11 +9,11 @@ use crate::setting::One as _;
 use crate::values;
 use crate::values::bind::Bind;
 
-/// Notes interfaces that no socket can be bound to, and addresses that have none.
+/// Reports interfaces that no socket can be bound to, and addresses that can't have one.
 pub(super) fn check(fields: &Fields, findings: &mut Findings<'_>) {
     values::said_once(fields, "interface", findings);
     let Some(entry) = fields.get("interface") else { return };
-    // Of the other planes patterns are good, and what they cannot take says `plane`.
+    // On the other planes patterns are allowed, and `plane` reports what they do not support.
     if fields.is_bad("plane") || !matches!(plane::asked(fields), None | Some(Plane::Proxy)) {
         return;
     }

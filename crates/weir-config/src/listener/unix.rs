@@ -1,4 +1,4 @@
-//! What a listener that accepts at Unix sockets says of them, and what it cannot have.
+//! The Unix sockets of a listener: their settings, and keys that contradict them.
 
 use crate::fields::{Fields, Value};
 use crate::keys::{Shape, text, text_or};
@@ -65,7 +65,7 @@ fn account(text: &str) -> Result<String, Refused> {
     Ok(text.to_owned())
 }
 
-/// Notes what a listener at Unix sockets cannot have. The kernel plane says it by itself.
+/// Reports keys that a listener on Unix sockets cannot have. The kernel plane has its own check.
 pub(crate) fn check(root: &Fields, listener: &Listener, fields: &Fields, findings: &mut Findings<'_>) {
     let binds = fields.list("bind").iter().filter_map(|(at, value)| Some((*at, Bind::of(value)?)));
     let (at_unix, inet): (Vec<_>, Vec<_>) = binds.partition(|(_, bind)| bind.unix().is_some());
@@ -112,13 +112,13 @@ pub(crate) fn check(root: &Fields, listener: &Listener, fields: &Fields, finding
     pools_by_address(root, fields, &hint, findings);
 }
 
-/// Whether somebody in front says who the clients are.
+/// Whether a proxy in front names the clients.
 fn names_clients(listener: &Listener) -> bool {
     let is_told = |networks: &[ipnet::IpNet]| networks.iter().any(|network| network.contains(&UNIX_PEERS));
     is_told(&listener.accept_proxy) || is_told(&listener.http().trusted_proxies)
 }
 
-/// Notes pools that choose by an address which no client has.
+/// Reports pools that choose by an address that no client has.
 fn pools_by_address(root: &Fields, listener: &Fields, hint: &str, findings: &mut Findings<'_>) {
     let routes = listener.tables("route").map(|(_, route)| route);
     let mut names: Vec<&str> =

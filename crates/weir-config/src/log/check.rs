@@ -1,4 +1,4 @@
-//! What access logs say that contradicts itself, that writes what proves who somebody is, or that has no
+//! Checks access logs for settings that contradict each other, that would log credentials, or that have no
 //! effect.
 
 use weir_template::Variable;
@@ -11,7 +11,7 @@ use crate::setting::One as _;
 use crate::suggest::{nearest, one_of};
 use crate::world::below;
 
-/// Fields that a JSON line has by itself.
+/// The standard fields of a JSON line.
 pub(crate) const STANDARD_FIELDS: [&str; 32] = [
     "time",
     "listener",
@@ -47,7 +47,7 @@ pub(crate) const STANDARD_FIELDS: [&str; 32] = [
     "server_name",
 ];
 
-/// Notes what is wrong with the access logs of a file, and with who writes to them.
+/// Reports mistakes in the access logs of a file, and in the references to them.
 pub(crate) fn check(root: &Fields, findings: &mut Findings<'_>) {
     let main = root.table("log");
     if let Some(log) = main {
@@ -73,7 +73,7 @@ pub(crate) fn check(root: &Fields, findings: &mut Findings<'_>) {
     }
 }
 
-/// Notes where several logs go to one file.
+/// Reports several logs that write to one file.
 fn one_file(root: &Fields, findings: &mut Findings<'_>) {
     let named = root.named("access_log").map(|log| (log, "target"));
     let mut seen: Vec<(String, Span)> = Vec::new();
@@ -93,7 +93,7 @@ fn one_file(root: &Fields, findings: &mut Findings<'_>) {
     }
 }
 
-/// The logs that a listener or a route names.
+/// Checks the logs that a listener or a route names.
 fn names(root: &Fields, fields: &Fields, findings: &mut Findings<'_>) {
     let Some(entry) = fields.get("access_logs") else { return };
     if matches!(fields.get("access_log").map(|entry| &entry.value), Some(Value::Bool(false))) {
@@ -126,7 +126,7 @@ fn names(root: &Fields, fields: &Fields, findings: &mut Findings<'_>) {
     }
 }
 
-/// The lines of one log.
+/// Checks the lines of one log.
 fn lines(log: &Fields, findings: &mut Findings<'_>) {
     let format = log.get("format").filter(|entry| !matches!(entry.value, Value::Word("json")));
     if let Some(line) = log.get("line") {
@@ -164,10 +164,10 @@ fn lines(log: &Fields, findings: &mut Findings<'_>) {
     }
 }
 
-/// Fields that prove who somebody is, whole.
+/// Fields that are credentials as a whole.
 const CREDENTIALS: [&str; 4] = ["authorization", "proxy-authorization", "cookie", "x-api-key"];
 
-/// What proves who somebody is, where whoever reads the log could be it.
+/// Reports credentials in a line, which would let readers of the log impersonate the client.
 fn secrets(at: Span, value: &Value, findings: &mut Findings<'_>) {
     let Some(LineTemplate(template)) = LineTemplate::of(value) else { return };
     for variable in template.variables() {
@@ -187,7 +187,7 @@ fn secrets(at: Span, value: &Value, findings: &mut Findings<'_>) {
     }
 }
 
-/// What is said of syslog, where lines go elsewhere.
+/// Reports syslog settings of a log that writes elsewhere.
 fn syslog(log: &Fields, target: &'static str, findings: &mut Findings<'_>) {
     let Some(entry) = log.get("syslog") else { return };
     let goes_to = log.value(target).and_then(AccessTarget::of);

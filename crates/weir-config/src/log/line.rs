@@ -1,4 +1,4 @@
-//! Lines and fields of an access log, in the language of values.
+//! Templates for the lines and fields of an access log.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::setting::{One, Setting};
 use crate::units::{Refused, refuse};
 use crate::values::template::compiled_line;
 
-/// What is written when all is over.
+/// A template that is rendered at the end of an exchange, session or flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LineTemplate(pub Template);
 
@@ -60,7 +60,7 @@ impl Setting for BTreeMap<String, LineTemplate> {
     }
 }
 
-/// A line ends where the log ends it, and nowhere else.
+/// A line must contain no line ends, since the log adds them.
 fn line(text: &str) -> Result<String, Refused> {
     let message = format!("{} is not a line", quote(text));
     if text.is_empty() {

@@ -1,4 +1,4 @@
-//! Where lines of an access log go.
+//! The targets of an access log.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -31,15 +31,15 @@ pub enum AccessTarget {
 /// Where a syslog daemon listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SyslogAddress {
-    /// A datagram socket of this machine: a path, or `@name` in the abstract namespace.
+    /// A datagram socket on this machine: a path, or `@name` in the abstract namespace.
     Unix(String),
-    /// A datagram for each line (RFC 5426).
+    /// UDP, with one datagram for each line (RFC 5426).
     Udp(SocketAddr),
-    /// A connection, on which each line is preceded by its length (RFC 6587 section 3.4.1).
+    /// TCP, with the length before each line (RFC 6587 section 3.4.1).
     Tcp(SocketAddr),
 }
 
-/// Where syslog(3) writes.
+/// The socket to which syslog(3) writes.
 const LOCAL: &str = "/dev/log";
 /// Longest path of a Unix socket, in bytes (unix(7)).
 const PATH_BYTES: usize = 107;
@@ -49,7 +49,7 @@ pub(super) static ACCESS_TARGET: Shape = Shape::new(
     "/var/log/weir/access.log",
     |text| access_target(text).map(|target| target.to_string()),
 );
-/// By which name a syslog daemon knows who writes.
+/// The name by which a syslog daemon knows the writer.
 pub(super) static APP_NAME: Shape = Shape::new("a name", "weir", app_name);
 
 one!(AccessTarget, Value::Text(text) => access_target(text).ok(), |it| Value::Text(it.to_string()), AccessTarget::Off);
@@ -85,7 +85,7 @@ fn access_target(text: &str) -> Result<AccessTarget, Refused> {
         "journal" => Ok(AccessTarget::Journal),
         "syslog" => Ok(AccessTarget::Syslog(SyslogAddress::Unix(LOCAL.to_owned()))),
         text if text.starts_with("syslog:") => syslog(text).map(AccessTarget::Syslog),
-        // A path is written with a slash, so that `stdot` does not become a file in the working directory.
+        // A path must contain a slash, so that `stdot` does not become a file in the working directory.
         path if path.contains('/') && !path.ends_with('/') && !path.contains('\0') => {
             Ok(AccessTarget::File(PathBuf::from(path)))
         }
@@ -101,7 +101,7 @@ fn access_target(text: &str) -> Result<AccessTarget, Refused> {
     }
 }
 
-/// What stands behind `syslog:`.
+/// Parses the text after `syslog:`.
 fn syslog(text: &str) -> Result<SyslogAddress, Refused> {
     let message = format!("{} is not a place for the access log", quote(text));
     let address = text.strip_prefix("syslog:").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The lines of a map's file, ready to be asked.
+//! The lines of a map's file, compiled for lookups.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,10 +17,10 @@ use crate::report::quote;
 pub(crate) const FILE_BYTES: usize = 16 << 20;
 /// Most lines with a key (count), of one file.
 pub(crate) const MOST_LINES: usize = 1_000_000;
-/// Most lines (count) of a file whose keys may stand anywhere in a text.
+/// Most lines (count) of a file whose keys may match anywhere in a text.
 pub(crate) const MOST_PATTERNS: usize = 1_000;
 
-/// What is wrong with a line.
+/// A mistake in a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mistake {
     /// From 1.
@@ -37,52 +37,52 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// A line, as places in the text: 24 bytes beside the file itself.
+/// A line, as positions in the text: 24 bytes beside the file itself.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
     pub(super) key: Range<u32>,
     pub(super) value: Range<u32>,
     pub(super) number: u32,
-    /// The longest other key that stands within this one as this one may within a text: its place, or
-    /// [`NONE`].
+    /// The index of the longest other key that is a prefix or suffix of this one (in the way in which keys
+    /// match texts), or [`NONE`].
     pub(super) within: u32,
 }
 
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The lines of a map's file. A look-up by parts of a text takes O(log n), and as many steps more as there
-/// are keys within each other; it allocates only to make capitals small. One by expressions or by what is
-/// contained takes time in proportion to the text, and allocates.
+/// The lines of a map's file. A lookup by exact text, prefix, suffix or network takes O(log n), plus as many
+/// steps as there are nested keys; it allocates only to convert to lower case. A lookup by expression or
+/// substring takes time in proportion to the text, and allocates.
 #[derive(Debug)]
 pub struct MapContent {
     text: Arc<[u8]>,
-    /// By key where it is one of [`sorted`], else in the order of the file.
+    /// Sorted by key for the kinds in [`sorted`], otherwise in the order of the file.
     lines: Box<[Line]>,
     finder: Finder,
     kind: MapKind,
-    /// Keys stand in `text` in lower case, and what is looked up is made so.
+    /// Keys in `text` are in lower case, and so must be the text that is looked up.
     in_lower_case: bool,
 }
 
 /// How the line for a text is found.
 #[derive(Debug)]
 enum Finder {
-    /// By halving.
+    /// By binary search.
     Sorted,
-    /// `None` without a line.
+    /// By network; `None` without a line.
     Networks(Option<Networks>),
-    /// Those that may stand anywhere in a text: the first line counts.
+    /// By patterns that may match anywhere in a text: the first matching line counts.
     Patterns(PatternSet),
-    /// The same, with values that may say what groups have matched.
+    /// The same, with values that may use the matches of groups.
     Expressions(PatternSet, Box<[Option<Template>]>),
 }
 
-/// What a map has for a text.
+/// The result of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapLine<'c> {
-    /// The key of the line, in lower case where case is ignored and it is no expression.
+    /// The key of the line; in lower case if case is ignored, unless it is an expression.
     pub key: &'c [u8],
-    /// Its value; of an expression, with what its groups have matched.
+    /// Its value; for an expression, with the matches of its groups filled in.
     pub value: Cow<'c, [u8]>,
     /// Its number in the file, from 1.
     pub number: usize,
@@ -115,7 +115,7 @@ impl MapContent {
             let message = format!("it has {} lines", lines.len());
             return Err(vec![Mistake { line: most, message, hint }]);
         }
-        // An expression says other things in capitals.
+        // Lower-casing would change the meaning of an expression.
         let in_lower_case = ignore_case && kind != MapKind::Expression;
         let text = if in_lower_case { lower_case(bytes, &lines) } else { bytes.clone() };
         let case = if ignore_case { Case::Ignored } else { Case::Sensitive };
@@ -143,7 +143,7 @@ impl MapContent {
         Ok(MapContent { text, lines: lines.into(), finder, kind, in_lower_case })
     }
 
-    /// Whether it was read of these bytes.
+    /// Whether it was compiled from these bytes.
     pub fn is_of(&self, bytes: &[u8]) -> bool {
         match self.in_lower_case {
             true => lower_case(bytes, &self.lines) == self.text,
@@ -161,7 +161,7 @@ impl MapContent {
         self.text.len()
     }
 
-    /// The line that a text is answered by; `None` where there is none.
+    /// The matching line for a text; `None` if there is none.
     pub fn look_up(&self, text: &[u8]) -> Option<MapLine<'_>> {
         let text = match self.in_lower_case && text.iter().any(u8::is_ascii_uppercase) {
             true => Cow::Owned(text.to_ascii_lowercase()),
@@ -182,12 +182,12 @@ impl MapContent {
         .map(|line| self.shown(line))
     }
 
-    /// All lines, by key; those of networks, expressions and what is contained in the order of the file.
+    /// All lines, sorted by key; those of networks, expressions and substrings in the order of the file.
     pub fn lines(&self) -> impl Iterator<Item = MapLine<'_>> {
         self.lines.iter().map(|line| self.shown(line))
     }
 
-    /// Where in the file the value of the line with this very key stands; `None` where no line has it.
+    /// The position in the file of the value of the line with exactly this key; `None` if no line has it.
     pub(crate) fn value_of_key(&self, key: &str) -> Option<Range<usize>> {
         let line = match self.kind {
             MapKind::Network => {
@@ -215,15 +215,14 @@ impl MapContent {
     }
 }
 
-/// Both as parts of a line.
+/// Key and value as slices of a line.
 type KeyAndValue<'l> = (&'l [u8], &'l [u8]);
 
 pub(super) fn part<'t>(text: &'t [u8], range: &Range<u32>) -> &'t [u8] {
     text.get(range.start as usize..range.end as usize).unwrap_or_default()
 }
 
-/// The lines that say something. A key ends at the first space; a value is the rest, without the spaces
-/// around it.
+/// The lines with content. A key ends at the first space; the value is the rest, without surrounding spaces.
 fn split(bytes: &[u8], mistakes: &mut Vec<Mistake>) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut start = 0;
@@ -239,7 +238,7 @@ fn split(bytes: &[u8], mistakes: &mut Vec<Mistake>) -> Vec<Line> {
         }
         match within(said) {
             Ok((key, value)) => {
-                // Both are parts of the line, whose place in the file is known.
+                // Both are slices of the line, whose position in the file is known.
                 let place = |part: &[u8]| {
                     let begin = this + (part.as_ptr() as usize - line.as_ptr() as usize);
                     begin as u32..(begin + part.len()) as u32
@@ -271,10 +270,10 @@ fn within(said: &[u8]) -> Result<KeyAndValue<'_>, (String, &'static str)> {
     }
 }
 
-/// Whether these are the key and the value of a line that is written so.
+/// Checks that these are a valid key and value for a line.
 ///
 /// # Errors
-/// They are not; says what is.
+/// They are not; says what is wrong.
 pub(crate) fn is_line(key: &str, value: &str) -> Result<(), String> {
     let line = format!("{key} {value}");
     let (mut mistakes, bytes) = (Vec::new(), line.as_bytes());
@@ -311,12 +310,12 @@ pub(super) fn twice(key: &[u8], number: u32, first: u32) -> Mistake {
     }
 }
 
-/// Notes keys that are there twice, of lines that stay in the order of the file.
+/// Reports duplicate keys among lines that stay in the order of the file.
 fn in_file_order(text: &[u8], lines: &[Line], mistakes: &mut Vec<Mistake>) {
     sorted::sort(MapKind::Exact, text, &mut lines.to_vec(), mistakes);
 }
 
-/// The address that a text says, as `$client_ip` and `$host` write it.
+/// The address in a text, in the form of `$client_ip` and `$host`.
 fn address(text: &[u8]) -> Option<IpAddr> {
     std::str::from_utf8(text).ok()?.trim_matches(['[', ']']).parse().ok()
 }
@@ -346,7 +345,7 @@ fn networks(text: &[u8], lines: &[Line], mistakes: &mut Vec<Mistake>) -> Option<
     Networks::compile(&all)
 }
 
-/// `Err` says what to write.
+/// Parses a network. `Err` says what to write.
 fn network(text: &str) -> Result<IpNet, String> {
     if let Ok(address) = text.parse::<IpAddr>() {
         return Ok(address.into());
@@ -481,7 +480,7 @@ mod tests {
 
     #[test]
     fn j12_a_hundred_thousand_keys_within_each_other_cost_no_more_than_their_text() {
-        // Each key begins with the one before.
+        // Each key begins with the one before it.
         let mut text = String::new();
         for length in 1..=2000 {
             text += &"a".repeat(length);

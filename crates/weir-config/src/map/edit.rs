@@ -1,37 +1,37 @@
-//! A map's file with one line changed, for those who change maps by the admin API: the rest of it, comments
-//! and spaces among it, stays as it was.
+//! Changes one line of a map's file, for the admin API; the rest, comments and spaces included, stays as it
+//! was.
 
 use std::sync::Arc;
 
 use super::MapFile;
 use super::content::{MapContent, is_line};
 
-/// What has become of the line.
+/// What happened to the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineEdit {
-    /// There was none of that key.
+    /// The key is new.
     Added,
-    /// It had another value.
+    /// The key had another value.
     Changed,
-    /// It is gone.
+    /// The line was removed.
     Removed,
 }
 
-/// A map's file behind a change.
+/// A map's file after a change.
 #[derive(Debug)]
 pub struct EditedMap {
-    /// What has become of the line; `None` where the file said so already.
+    /// What happened to the line; `None` if the file already had this content.
     pub edit: Option<LineEdit>,
-    /// What the file is to hold.
+    /// The new content of the file.
     pub bytes: Arc<[u8]>,
 }
 
 impl MapFile {
-    /// The file with this line: its value changed where the key has one, else a line more at the end.
-    /// `value: None` takes the line out.
+    /// The file with this line: the value is replaced if the key exists, otherwise a line is added at the
+    /// end. `value: None` removes the line.
     ///
     /// # Errors
-    /// The file has mistakes, or would have: says all of them.
+    /// The file has mistakes, or would have; lists all of them.
     pub fn edited(
         &self,
         bytes: &Arc<[u8]>,
@@ -84,7 +84,7 @@ mod tests {
         MapFile { kind, ..MapFile::default() }
     }
 
-    /// The file behind the edit; `None` where it says so already.
+    /// The file after the edit; `None` if nothing changes.
     fn edited(map: &MapFile, text: &str, key: &str, value: Option<&str>) -> Option<(LineEdit, String)> {
         let edited = map.edited(&Arc::from(text.as_bytes()), key, value).unwrap();
         let text = String::from_utf8(edited.bytes.to_vec()).unwrap();
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(edited(&map, text, "a.example", None), Some((LineEdit::Removed, removed.into())));
         assert_eq!(edited(&map, text, "a.example", Some("gold")), None);
         assert_eq!(edited(&map, text, "nobody", None), None);
-        // Without an end of its last line.
+        // Without a line end after its last line.
         assert_eq!(edited(&map, "a b", "c", Some("d")), Some((LineEdit::Added, "a b\nc d\n".into())));
         assert_eq!(edited(&map, "a b\nc d", "c", None), Some((LineEdit::Removed, "a b\n".into())));
         assert_eq!(edited(&map, "", "c", Some("d")), Some((LineEdit::Added, "c d\n".into())));

@@ -1,4 +1,4 @@
-//! Keys that may stand anywhere in a text, and values that say what has matched.
+//! Keys that may match anywhere in a text, and values that use the matches.
 
 use weir_screen::{Case, Groups, Pattern, PatternSet};
 use weir_template::{Source, Template, Variable};
@@ -6,15 +6,15 @@ use weir_template::{Source, Template, Variable};
 use super::content::{Line, Mistake, part};
 use crate::report::quote;
 
-/// What finds the first line whose key a text contains. Case is regarded: where it does not count, both are
-/// in lower case.
+/// Compiles a search for the first line whose key is contained in a text. Case matters: if it is to be
+/// ignored, both are in lower case.
 pub(super) fn contained(text: &[u8], lines: &[Line]) -> PatternSet {
     let pattern = |line: &Line| Pattern::containing(&key(text, line), Case::Sensitive);
     PatternSet::compile(lines.iter().map(pattern).collect())
 }
 
-/// What finds the first line whose expression matches, and the values that have to be filled in; `None` for
-/// those that say the same whatever matches.
+/// Compiles a search for the first line whose expression matches, and the values that use groups; `None` for
+/// values that are constant.
 pub(super) fn expressions(
     text: &[u8],
     lines: &[Line],
@@ -58,7 +58,7 @@ pub(super) fn fill_in(value: &Template, expression: &Pattern, text: &[u8]) -> Ve
     filled
 }
 
-/// What groups have matched.
+/// The matches of the groups.
 struct Matched<'t> {
     groups: Groups,
     text: &'t [u8],
@@ -182,7 +182,7 @@ mod tests {
         let map = read(MapKind::Expression, false, &lines).unwrap();
         let text = format!("/{}!", "a".repeat(60_000));
         assert_eq!(value(&map, &text), "-");
-        // An expression that would become too large an automaton is refused.
+        // An expression whose automaton would be too large is refused.
         let large = read(MapKind::Expression, false, "(a{1000}){1000} v\n").unwrap_err();
         assert!(large[0].contains("not a regular expression of linear time"), "{large:?}");
     }

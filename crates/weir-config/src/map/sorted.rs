@@ -1,4 +1,4 @@
-//! Keys that are a text or stand at one of its ends, found by halving.
+//! Keys that match a text exactly or at one of its ends, found by binary search.
 
 use std::cmp::Ordering;
 
@@ -6,12 +6,12 @@ use super::MapKind;
 use super::content::{Line, Mistake, NONE, part, twice};
 use crate::report::quote;
 
-/// Sorts the lines by key, read from the end where keys stand there, and notes those that are there twice.
+/// Sorts the lines by key (compared from the end for suffixes), and reports duplicates.
 pub(super) fn sort(kind: MapKind, text: &[u8], lines: &mut [Line], mistakes: &mut Vec<Mistake>) {
     if kind == MapKind::Domain {
         mistakes.extend(lines.iter().filter_map(|line| dotted(part(text, &line.key), line.number)));
     }
-    // Of those with one key, the first of the file stays the first.
+    // The sort is stable: of equal keys, the first in the file stays first.
     lines.sort_by(|one, other| compare(kind, part(text, &one.key), part(text, &other.key)));
     for pair in lines.windows(2) {
         if let [first, second] = pair
@@ -22,7 +22,7 @@ pub(super) fn sort(kind: MapKind, text: &[u8], lines: &mut [Line], mistakes: &mu
     }
 }
 
-/// What is wrong with a domain that begins with a dot: nobody asks for such a name.
+/// The mistake of a domain that begins with a dot: no client asks for such a name.
 fn dotted(key: &[u8], line: u32) -> Option<Mistake> {
     let rest = String::from_utf8_lossy(key.strip_prefix(b".")?);
     Some(Mistake {
@@ -32,8 +32,8 @@ fn dotted(key: &[u8], line: u32) -> Option<Mistake> {
     })
 }
 
-/// Finds for each key the longest other one that stands at that end of it. Sorted, these stand before it,
-/// each within the one before: a stack has them.
+/// Finds for each key the longest other key that it begins (or ends) with. In sorted order these come before
+/// it, each nested in the next: a stack holds them.
 pub(super) fn nest(kind: MapKind, text: &[u8], lines: &mut [Line]) {
     let mut open: Vec<u32> = Vec::new();
     for place in 0..lines.len() {
@@ -48,7 +48,7 @@ pub(super) fn nest(kind: MapKind, text: &[u8], lines: &mut [Line]) {
     }
 }
 
-/// The line for `asked`, of those that [`sort`] and [`nest`] have prepared: that with the longest key.
+/// The line for `asked` among those that [`sort`] and [`nest`] have prepared: the one with the longest key.
 pub(super) fn find<'l>(kind: MapKind, text: &[u8], lines: &'l [Line], asked: &[u8]) -> Option<&'l Line> {
     let key_of = |line: &Line| part(text, &line.key);
     let behind = lines.partition_point(|line| compare(kind, key_of(line), asked) != Ordering::Greater);
@@ -56,8 +56,8 @@ pub(super) fn find<'l>(kind: MapKind, text: &[u8], lines: &'l [Line], asked: &[u
     if kind == MapKind::Exact {
         return (key_of(line) == asked).then_some(line);
     }
-    // Every key that stands at that end of the text lies before it, and they all stand at that end of the
-    // last key before it: so they are found from there.
+    // Every key that matches that end of the text is sorted before it, and also matches that end of the last
+    // key before it: so they can be found from that key.
     loop {
         let key = key_of(line);
         if is_at_end(kind, asked, key) && (kind != MapKind::Domain || is_whole_labels(asked, key)) {
@@ -82,7 +82,7 @@ fn is_at_end(kind: MapKind, text: &[u8], key: &[u8]) -> bool {
     if is_from_behind(kind) { text.ends_with(key) } else { text.starts_with(key) }
 }
 
-/// Whether a name that ends with `key` is it, or below it.
+/// Whether a name that ends with `key` is that domain, or a subdomain of it.
 fn is_whole_labels(name: &[u8], key: &[u8]) -> bool {
     name.len().checked_sub(key.len() + 1).is_none_or(|before| name.get(before) == Some(&b'.'))
 }

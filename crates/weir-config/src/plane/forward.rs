@@ -1,4 +1,4 @@
-//! What the kernel plane does to packets, and what each way of it needs.
+//! How the kernel plane forwards packets, and what each method needs.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -21,10 +21,10 @@ words! {
     }
 }
 
-/// Most addresses of a family that packets of one listener leave from.
+/// Most source addresses per family for the packets of one listener.
 const MAX_SOURCES: usize = 16;
 
-/// An address that packets leave from.
+/// A source address of packets.
 pub(crate) static SOURCE: Shape = Shape::new("an address", "10.0.0.5", source);
 
 /// A range of ports.
@@ -76,12 +76,12 @@ fn ports(text: &str) -> Result<PortRange, Refused> {
     Ok(PortRange { first, last })
 }
 
-/// The way of a listener; `None` where it could not be read.
+/// The forwarding method of a listener; `None` if it could not be read.
 pub(super) fn asked(listener: &Fields) -> Option<Forward> {
     if listener.is_bad("forward") { None } else { Forward::from_word(listener.word("forward")) }
 }
 
-/// Notes what a way needs and has not, and what is said that it does not need.
+/// Reports settings that a method needs and lacks, and settings that it does not use.
 pub(super) fn check(listener: &Fields, findings: &mut Findings<'_>) {
     values::said_once(listener, "source_address", findings);
     match asked(listener) {
@@ -106,7 +106,7 @@ pub(super) fn check(listener: &Fields, findings: &mut Findings<'_>) {
     }
 }
 
-/// Outer headers have a single source, of the family that a packet has.
+/// Outer headers have a single source address, of the packet's family.
 fn one_of_each_family(listener: &Fields, findings: &mut Findings<'_>) {
     let sources = listener.list("source_address").iter();
     let sources: Vec<_> = sources.filter_map(|(at, value)| Some((*at, IpAddr::of(value)?))).collect();
@@ -120,7 +120,7 @@ fn one_of_each_family(listener: &Fields, findings: &mut Findings<'_>) {
     }
 }
 
-/// Full-NAT sends from an address of the family that a packet has.
+/// Full-NAT sends from an address of the packet's family.
 fn needs_sources(listener: &Fields, findings: &mut Findings<'_>) {
     if listener.is_bad("source_address") {
         return;
@@ -133,7 +133,7 @@ fn needs_sources(listener: &Fields, findings: &mut Findings<'_>) {
     };
     let sources = listener.list("source_address").iter();
     let sources: Vec<_> = sources.filter_map(|(at, value)| Some((*at, IpAddr::of(value)?))).collect();
-    // One that could not be read may be of either family.
+    // An address that could not be read may be of either family.
     if sources.len() < listener.list("source_address").len() {
         return;
     }

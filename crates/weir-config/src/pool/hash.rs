@@ -1,4 +1,4 @@
-//! `hash` of a pool: what `hash` and `maglev` hash.
+//! `hash` of a pool: the key for `hash` and `maglev`.
 
 use std::fmt;
 
@@ -37,14 +37,14 @@ table! {
     }
 }
 
-/// What is hashed.
+/// The key that is hashed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HashKey {
     /// Path and query.
     Uri,
     /// Path.
     Path,
-    /// A header field (lower case).
+    /// A header field (name in lower case).
     Header(String),
     /// A cookie.
     Cookie(String),
@@ -98,7 +98,7 @@ fn hash_key(text: &str) -> Result<HashKey, Refused> {
     })
 }
 
-/// What is known by another name is the same.
+/// A template that equals another kind of key becomes that kind.
 fn of_template(template: Template) -> HashKey {
     match template.pieces() {
         [Piece::Value(Variable::ClientIp)] => HashKey::ClientIp,
@@ -108,7 +108,7 @@ fn of_template(template: Template) -> HashKey {
     }
 }
 
-/// A pool's `hash`: keys that mean nothing to its algorithm, and what not every client has.
+/// Checks a pool's `hash`: keys that its algorithm does not use, and hash keys that not every client has.
 pub(super) fn check(algorithm: Algorithm, pool: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
     let Some(hash) = pool.table("hash") else { return };
     let name = &pool.name;
@@ -125,7 +125,7 @@ pub(super) fn check(algorithm: Algorithm, pool: &Fields, uses: &Uses, findings: 
             Some(HashKey::Uri | HashKey::Path) => Some("a URI"),
             Some(HashKey::Value(_)) => Some("what its key fills in"),
         };
-        // What stands against the kernel plane is for the check of that to say.
+        // Conflicts with the kernel plane are reported by its own check.
         let other = uses.of(name).iter().find(|by| {
             by.protocol.is_some_and(|protocol| protocol != Protocol::Http) && by.plane != Some(Plane::Kernel)
         });

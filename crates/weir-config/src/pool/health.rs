@@ -1,4 +1,4 @@
-//! `[pool.NAME.health]`: how it is known which backends are up.
+//! `[pool.NAME.health]`: how Weir finds out which backends are up.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -85,14 +85,14 @@ table! {
     }
 }
 
-/// What a probe does.
+/// The kind of a probe.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Check {
-    /// Asks for a path, and looks at the status, and at the body where one is expected.
+    /// Sends an HTTP request, and checks the status, and the body if an expectation is set.
     Http(HttpProbe),
-    /// Asks by gRPC's health protocol.
+    /// Uses gRPC's health protocol.
     Grpc(GrpcProbe),
-    /// Connects, and has a conversation where one is written down.
+    /// Connects, and holds a conversation if one is configured.
     Tcp(TcpProbe),
     /// Logs in.
     Mysql,
@@ -123,7 +123,7 @@ table! {
     }
 }
 
-/// What a probe by gRPC's health protocol asks.
+/// The settings of a gRPC health probe.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct GrpcProbe {
     /// The service; `None` for the server as a whole.
@@ -143,7 +143,7 @@ table! {
 }
 
 table! {
-    /// A conversation, where one is written down.
+    /// The settings of a TCP probe: a conversation, if one is configured.
     #[derive(Default, Eq, Hash)]
     pub struct TcpProbe {
         /// What a TCP probe sends and waits for, one after the other.
@@ -306,7 +306,7 @@ pub(super) fn status_range(text: &str) -> Result<(u16, u16), Refused> {
     }
 }
 
-/// Says what `check` is where a pool does not say it, and that no default is longer than its interval.
+/// Fills in the default of `check`, and makes sure that no default is longer than its interval.
 pub(super) fn assume(pool: &mut Fields, check: &'static str) {
     // `health = "off"` is short for a table that neither probes nor ejects.
     let said_off = matches!(pool.value("health"), Some(Value::Off));
@@ -327,10 +327,10 @@ pub(super) fn assume(pool: &mut Fields, check: &'static str) {
     }
 }
 
-/// A pool's `health`: times that fit into each other, and keys that fit the kind of probe.
+/// Checks a pool's `health`: times must be consistent, and keys must fit the kind of probe.
 pub(super) fn check(fields: &Fields, health: &Health, pool: &str, uses: &Uses, findings: &mut Findings<'_>) {
     times(fields, health, findings);
-    // Which check it would be follows from who uses it.
+    // The default check follows from the pool's users.
     let is_known = fields.get("check").is_some() || !uses.of(pool).is_empty();
     if is_known && !fields.is_bad("check") {
         keys_of_the_check(fields, health, pool, uses, findings);
@@ -342,7 +342,7 @@ pub(super) fn check(fields: &Fields, health: &Health, pool: &str, uses: &Uses, f
     asks_vip(fields, pool, uses, findings);
 }
 
-/// `at = "vip"` where packets reach no backend by its listener's address.
+/// Reports `at = "vip"` if packets reach no backend by its listener's address.
 fn asks_vip(fields: &Fields, pool: &str, uses: &Uses, findings: &mut Findings<'_>) {
     let Some(entry) = fields.get("at").filter(|entry| matches!(entry.value, Value::Word("vip"))) else {
         return;
@@ -356,7 +356,7 @@ fn asks_vip(fields: &Fields, pool: &str, uses: &Uses, findings: &mut Findings<'_
     findings.error(entry.at, "no probe can ask at the listener's address", hint);
 }
 
-/// `panic_below` and what contradicts it.
+/// Reports contradictions with `panic_below`.
 fn panic(fields: &Fields, pool: &str, uses: &Uses, findings: &mut Findings<'_>) {
     let Some(entry) = fields.get("panic_below") else { return };
     if let Some(last) = fields.get("last_resort") {
@@ -403,7 +403,7 @@ fn times(fields: &Fields, health: &Health, findings: &mut Findings<'_>) {
     }
 }
 
-/// The checks that a key is for.
+/// The checks for which a key is meant.
 const OF_CHECKS: [(&str, &[&str]); 8] = [
     ("path", &["http"]),
     ("method", &["http"]),
@@ -464,7 +464,7 @@ fn keys_of_the_check(fields: &Fields, health: &Health, pool: &str, uses: &Uses, 
     }
 }
 
-/// The conversation of a TCP probe.
+/// Checks the conversation of a TCP probe.
 fn steps(fields: &Fields, findings: &mut Findings<'_>) {
     for (at, step) in fields.tables("steps") {
         if step.lacks("send") && step.lacks("expect") {

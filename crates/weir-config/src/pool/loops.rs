@@ -1,4 +1,4 @@
-//! Backends at which Weir itself accepts.
+//! Reports backends that are Weir's own listeners.
 
 use crate::fields::Fields;
 use crate::plane::Plane;
@@ -7,8 +7,8 @@ use crate::uses::Uses;
 use crate::values::address::backend_at;
 use crate::values::bind::Bind;
 
-/// Notes each backend of the pool that is a bind of a listener which leads to the pool. On the kernel plane
-/// that is a mistake already.
+/// Reports each backend of the pool that is a bind of a listener that leads to the pool. On the kernel plane
+/// that is already a mistake.
 pub(super) fn check(root: &Fields, pool: (&str, &Fields), uses: &Uses, findings: &mut Findings<'_>) {
     let (name, fields) = pool;
     for (at, backend) in fields.tables("backends") {
@@ -16,7 +16,8 @@ pub(super) fn check(root: &Fields, pool: (&str, &Fields), uses: &Uses, findings:
         let accepts = |(_, value): &&(Span, _)| {
             Bind::inet_of(value).is_some_and(|bind| {
                 let ip = bind.first.ip().to_canonical();
-                // Any address of this host comes to an unspecified one; of those only loopback is sure here.
+                // A socket on the unspecified address accepts for any address of this host; of those only
+                // loopback is known for sure here.
                 let is_there = ip == address.ip().to_canonical()
                     || (ip.is_unspecified() && address.ip().to_canonical().is_loopback());
                 is_there && bind.ports().contains(&address.port())
@@ -59,7 +60,7 @@ mod tests {
             assert!(said.contains("pool `app` leads back to Weir itself"), "{bind} {backend}: {said}");
             assert!(said.contains("listener `web` leads to this pool"), "{said}");
         }
-        // One listener may lead to another.
+        // One listener may forward to another.
         for (bind, backend) in [("127.0.0.1:80", "127.0.0.1:81"), ("0.0.0.0:80", "10.0.0.1:80")] {
             assert_eq!(warnings(bind, backend), "", "{bind} {backend}");
         }

@@ -1,4 +1,4 @@
-//! `passive` of `[pool.NAME.health]`: ejection by what real traffic gets.
+//! `passive` of `[pool.NAME.health]`: ejection by the results of real traffic.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ impl Passive {
     }
 }
 
-/// What can never happen.
+/// Reports what can never happen.
 pub(super) fn check(fields: &Fields, findings: &mut Findings<'_>) {
     if let Some(entry) = fields.get("max_ejected")
         && matches!(entry.value, Value::Factor(0.0))
@@ -89,7 +89,7 @@ pub(super) fn check(fields: &Fields, findings: &mut Findings<'_>) {
         return;
     }
     let SuccessRate { factor, min_backends, .. } = crate::setting::Part::of(rate);
-    // One of n that differs from all others is sqrt(n - 1) standard deviations below their mean.
+    // One of n values that differs from all others is sqrt(n - 1) standard deviations below their mean.
     let farthest = f64::from(min_backends.saturating_sub(1)).sqrt();
     if factor >= farthest {
         let hint = format!("expected a `factor` below {farthest:.2}, or more `min_backends`");

@@ -1,4 +1,4 @@
-//! `protocol`: the HTTP version that a pool's backends are spoken to in.
+//! `protocol`: the HTTP version spoken to a pool's backends.
 
 use crate::fields::Fields;
 use crate::report::Findings;
@@ -16,7 +16,7 @@ words! {
 }
 
 impl PoolProtocol {
-    /// Whether backends pick between HTTP/2 and HTTP/1.1, over TCP.
+    /// Whether backends choose between HTTP/2 and HTTP/1.1, over TCP.
     pub fn lets_pick(self) -> bool {
         matches!(self, PoolProtocol::Auto | PoolProtocol::H3)
     }
@@ -27,7 +27,7 @@ impl PoolProtocol {
     }
 }
 
-/// Notes what cannot stand beside it.
+/// Reports keys that contradict it.
 pub(super) fn check(pool: &Fields, protocol: PoolProtocol, has_tls: bool, findings: &mut Findings<'_>) {
     let place = |findings: &Findings<'_>| findings.place(pool.at("protocol"));
     if protocol.may_share()
@@ -60,7 +60,7 @@ pub(super) fn check(pool: &Fields, protocol: PoolProtocol, has_tls: bool, findin
     }
 }
 
-/// What HTTP/3 has not learnt yet.
+/// Reports keys that are not supported with HTTP/3 yet.
 fn beside_h3(pool: &Fields, findings: &mut Findings<'_>) {
     for name in ["source", "interface"] {
         if let Some(entry) = pool.get(name) {

@@ -1,4 +1,4 @@
-//! `source` and `interface` of a pool: where connections to backends leave from.
+//! `source` and `interface` of a pool: the local end of connections to backends.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,10 +13,10 @@ use crate::units::{Refused, refuse};
 use crate::uses::Uses;
 use crate::values::interface::INTERFACE;
 
-/// Whose address backends see.
+/// The source address that backends see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// This one of this machine's, towards backends of its family.
+    /// This address of this machine, towards backends of its family.
     Address(IpAddr),
     /// The client's own.
     Client,
@@ -65,7 +65,7 @@ fn source(text: &str) -> Result<Source, Refused> {
     Ok(Source::Address(address))
 }
 
-/// Notes what contradicts itself, and what cannot be.
+/// Reports contradictions, and what is impossible.
 pub(super) fn check(pool: &Fields, protocol: PoolProtocol, uses: &Uses, findings: &mut Findings<'_>) {
     let listed = pool.list("source").iter().filter_map(|(at, value)| Some((*at, Source::of(value)?)));
     let listed: Vec<_> = listed.collect();

@@ -66,8 +66,9 @@ words! {
 }
 
 impl Sticky {
-    /// What follows the cookie's value in `set-cookie`, with its first `; ` (RFC 6265 section 4.1.1).
-    /// `is_over_tls` says whether the request came so. Allocates, and is asked only where a cookie is set.
+    /// The attributes after the cookie's value in `set-cookie`, with the leading `; ` (RFC 6265 section
+    /// 4.1.1). `is_over_tls` says whether the request came over TLS. Allocates; called only when a cookie is
+    /// set.
     pub fn attributes(&self, is_over_tls: bool) -> String {
         let mut text = format!("; Path={}", self.path);
         if let Some(domain) = &self.domain {
@@ -98,7 +99,7 @@ fn cookie_path(text: &str) -> Result<String, Refused> {
     if !text.starts_with('/') {
         return refuse(message, "expected one that begins with `/`, such as \"/shop\"");
     }
-    // It ends an attribute.
+    // A semicolon would end the attribute.
     if text.contains(';') {
         return refuse(message, "write \";\" as `%3B`");
     }
@@ -110,7 +111,7 @@ fn cookie_path(text: &str) -> Result<String, Refused> {
 
 fn cookie_domain(text: &str) -> Result<String, Refused> {
     let message = format!("{} is not a cookie's domain", quote(text));
-    // Browsers leave out a dot that it begins with (RFC 6265 section 5.2.3).
+    // Browsers ignore a leading dot (RFC 6265 section 5.2.3).
     let domain = text.strip_prefix('.').unwrap_or(text);
     if let Err(hint) = host_name(domain) {
         return refuse(message, hint);
@@ -124,7 +125,7 @@ fn cookie_domain(text: &str) -> Result<String, Refused> {
     Ok(domain.to_ascii_lowercase())
 }
 
-/// Notes cookies that browsers would not keep: then each request is balanced anew, and nobody is told.
+/// Reports cookies that browsers would reject: each request would be balanced anew, without any error.
 pub(super) fn check(pool: &Fields, findings: &mut Findings<'_>) {
     let Some(sticky) = pool.table("sticky") else { return };
     let is_secure = sticky.get("secure").is_some_and(|entry| matches!(entry.value, Value::Bool(true)));
@@ -135,7 +136,7 @@ pub(super) fn check(pool: &Fields, findings: &mut Findings<'_>) {
         findings.error(entry.key, "`same_site = \"none\"` needs `secure = true`", hint);
     }
     let Some(name) = sticky.text("cookie") else { return };
-    // Browsers tell no upper from lower case there (RFC 6265bis section 5.7).
+    // Browsers ignore the case of these prefixes (RFC 6265bis section 5.7).
     let begins = |prefix: &str| name.get(..prefix.len()).is_some_and(|it| it.eq_ignore_ascii_case(prefix));
     let (host, prefix) = match () {
         () if begins("__Host-") => (true, "__Host-"),

@@ -1,4 +1,4 @@
-//! Texts with a form of their own: addresses, networks, files.
+//! Kinds of text: addresses, networks, files.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -9,8 +9,8 @@ use crate::keys::Shape;
 use crate::report::quote;
 use crate::units::{Refused, refuse};
 
-/// A backend: host name, IPv4 or bracketed IPv6, and port; a Unix socket; or the name of a service. Addresses
-/// may lack the port, where the check of their pool finds that it is known otherwise.
+/// A backend: host name, IPv4 or bracketed IPv6, and port; a Unix socket; or the name of a service. An
+/// address may lack the port if the pool's check finds that the port is known otherwise.
 pub(crate) static BACKEND_ADDRESS: Shape = Shape::new("a backend", "10.0.0.1:8080", backend);
 
 /// A network or a single address; `unix:` for Unix sockets.
@@ -25,7 +25,7 @@ pub(crate) static PEM_FILE: Shape = Shape::new("a file name", "shop.pem", file);
 /// A folder.
 pub(crate) static FOLDER: Shape = Shape::new("a folder", "/var/lib/weir/acme", file);
 
-/// An address of this machine and a port.
+/// Parses an address of this machine and a port.
 pub(crate) fn bind(text: &str) -> Result<String, Refused> {
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Ok(address.to_string());
@@ -78,13 +78,13 @@ pub(crate) fn bind(text: &str) -> Result<String, Refused> {
     }
 }
 
-/// `::1:80`, where the last group was probably meant as a port.
+/// `::1:80`, in which the last group was probably meant as a port.
 fn unbracketed(text: &str) -> Option<(Ipv6Addr, u16)> {
     let (address, port) = text.rsplit_once(':')?;
     Some((address.parse().ok()?, port.parse().ok()?))
 }
 
-/// What to say to a URL; `None` when the text is none.
+/// The hint for a URL; `None` if the text is not one.
 fn url(text: &str) -> Option<String> {
     let (scheme, rest) = text.split_once("://")?;
     let rest = rest.split('/').next().unwrap_or(rest);
@@ -95,8 +95,8 @@ fn url(text: &str) -> Option<String> {
     Some(format!("leave out {}: \"{rest}\"", quote(&format!("{scheme}://"))))
 }
 
-/// Whether a backend is given by the name of a service (RFC 2782): `_http._tcp.app.example`, which says
-/// hosts, ports and shares.
+/// Whether a backend is given by a service name (RFC 2782): `_http._tcp.app.example`, whose records list
+/// hosts, ports and weights.
 pub fn is_service(text: &str) -> bool {
     let mut labels = text.split('.');
     let is_underscored = |label: Option<&str>| label.is_some_and(|label| label.starts_with('_'));
@@ -164,8 +164,8 @@ fn backend(text: &str) -> Result<String, Refused> {
     Ok(text.to_owned())
 }
 
-/// A host name (RFC 1123, and `_`, which service names of container networks have) or an IPv4 address. `Err`
-/// says why not.
+/// Checks a host name (RFC 1123, and `_`, which occurs in service names of container networks) or an IPv4
+/// address. `Err` says what is wrong.
 pub(crate) fn host_name(host: &str) -> Result<(), String> {
     let digits_and_dots = host.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     if digits_and_dots && host.parse::<Ipv4Addr>().is_err() {
@@ -194,19 +194,19 @@ pub(crate) fn host_name(host: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Who has come by a Unix socket, in a list of networks: the unspecified address, which no peer over IP has.
+/// Stands for clients of Unix sockets in a list of networks: the unspecified address, which no IP peer has.
 pub const UNIX_PEERS: IpNet = IpNet::V4(ipnet::Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 32));
 /// The word for it.
 pub(crate) const UNIX_PEERS_WORD: &str = "unix:";
 
-/// Whether `address` is in one of `networks`; one of IPv4 is the same when it is written as one of IPv6. A
+/// Whether one of `networks` contains `address`; an IPv4-mapped IPv6 address counts as the IPv4 address. A
 /// peer at a Unix socket has the unspecified address.
 pub fn contains(networks: &[IpNet], address: IpAddr) -> bool {
     weir_screen::contains(networks, address)
 }
 
-/// Where a backend is that is given by an address: port 0 where it has none, and keeps the one that the
-/// client asked for. `None` for a host name and a Unix socket.
+/// The socket address of a backend given by an address: port 0 if it has none, and so keeps the client's
+/// port. `None` for a host name and a Unix socket.
 pub fn backend_at(text: &str) -> Option<SocketAddr> {
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Some(address);
@@ -218,7 +218,7 @@ pub fn backend_at(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, 0))
 }
 
-/// Whether a config takes this as a backend's address.
+/// Whether a config accepts this as a backend's address.
 pub fn is_backend(text: &str) -> bool {
     backend(text).is_ok()
 }
@@ -228,7 +228,7 @@ pub fn is_host_name(address: &str) -> bool {
     backend_at(address).is_none() && unix_name(address).is_none()
 }
 
-/// The other way round: port 0 is not shown.
+/// The reverse of [`backend_at`]: port 0 is left out.
 pub fn show_backend(at: SocketAddr) -> String {
     match at {
         SocketAddr::V4(at) if at.port() == 0 => at.ip().to_string(),
@@ -237,11 +237,11 @@ pub fn show_backend(at: SocketAddr) -> String {
     }
 }
 
-/// A backend address in the form in which two spellings of the same address are equal.
+/// A backend address in a canonical form: two spellings of the same address become equal.
 pub(crate) fn same_backend(address: &str) -> String {
     match backend_at(address) {
         Some(at) => show_backend(at),
-        // Paths tell upper from lower case.
+        // Paths are case-sensitive.
         None if unix_name(address).is_some() => address.to_owned(),
         None => address.to_ascii_lowercase(),
     }

@@ -1,4 +1,4 @@
-//! Where a listener accepts: an address, at one port or a range of them; or a Unix socket.
+//! Where a listener accepts: an address with one port or a range of ports; or a Unix socket.
 
 use std::fmt;
 use std::net::{AddrParseError, SocketAddr};
@@ -22,7 +22,7 @@ pub(crate) static BINDS: Shape = Shape::new("an address and port", "0.0.0.0:8080
 pub enum Bind {
     /// At an address.
     Inet(InetBind),
-    /// At a Unix socket, named as behind `unix:`.
+    /// A Unix socket; the name is that after `unix:`.
     Unix(Arc<str>),
 }
 
@@ -31,7 +31,7 @@ pub enum Bind {
 pub struct InetBind {
     /// The address, with the first port.
     pub first: SocketAddr,
-    /// The last port; the first one again where there is but one.
+    /// The last port; equal to the first one if there is only one.
     pub last_port: u16,
 }
 
@@ -59,7 +59,7 @@ impl Bind {
         }
     }
 
-    /// As [`Self::inet`], of what a list holds.
+    /// Like [`Self::inet`], for an element of a list.
     pub(crate) fn inet_of(value: &Value) -> Option<InetBind> {
         use crate::setting::One as _;
         Bind::of(value)?.inet().copied()
@@ -106,7 +106,7 @@ impl fmt::Display for InetBind {
     }
 }
 
-/// As a file has it; what is wrong with other texts the shape says.
+/// Parses the form in a file; the shape reports mistakes in other texts.
 impl FromStr for Bind {
     type Err = AddrParseError;
 

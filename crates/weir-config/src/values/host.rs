@@ -1,4 +1,4 @@
-//! Hosts: those that a route takes, and those that Weir names itself.
+//! Hosts: those that routes match, and those that Weir writes.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::report::quote;
 use crate::setting::one;
 use crate::units::{Refused, refuse};
 
-/// A host that a route takes.
+/// A host that a route matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostPattern {
     /// This host, lower case, without port.
@@ -37,10 +37,10 @@ pub(crate) static PLAIN_HOST: Shape = Shape::new("a host", "*.shop.example", |te
     }
 });
 
-/// A host name that a TLS client asks for: no wildcard.
+/// The host name in a TLS client's SNI: no wildcard.
 pub(crate) static SERVER_NAME: Shape = Shape::new("a host name", "app.internal", server_name);
 
-/// What may stand in a `host` field: a host, perhaps with a port.
+/// The value of a `host` field: a host, optionally with a port.
 pub(crate) static HOST_FIELD: Shape = Shape::new("a host", "shop.example", host_field);
 
 one!(HostPattern, Value::Text(text) => host(text).ok(), |it| Value::Text(it.to_string()), HostPattern::Exact(String::new()));
@@ -56,7 +56,7 @@ impl fmt::Display for HostPattern {
 }
 
 impl HostPattern {
-    /// Whether it takes every host that `other` takes.
+    /// Whether it matches every host that `other` matches.
     pub(crate) fn covers(&self, other: &HostPattern) -> bool {
         match (self, other) {
             (HostPattern::Exact(a), HostPattern::Exact(b)) => a == b,

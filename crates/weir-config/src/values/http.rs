@@ -93,8 +93,8 @@ fn matched_header(text: &str) -> Result<String, Refused> {
     Ok(name)
 }
 
-/// Fields whose value follows from the connection or the body; changing them by hand would frame a message
-/// wrongly, or belong to nobody behind this connection.
+/// Fields whose value follows from the connection or the body. Changing them by hand would break the framing
+/// of messages, or concern only the connection to Weir.
 pub(crate) const FRAMING: [&str; 17] = [
     "connection",
     "content-length",
@@ -115,7 +115,7 @@ pub(crate) const FRAMING: [&str; 17] = [
     "upgrade",
 ];
 
-/// Fields of a request with one value that Weir writes: a rule may say another, or leave them out.
+/// Single-valued request fields that Weir writes: a rule may replace or remove them.
 const SINGLE: [&str; 6] = [
     "client-cert",
     "client-cert-chain",
@@ -139,7 +139,7 @@ enum Act {
     Remove,
 }
 
-/// Whether rules may change the field, which is what keeps them from what messages are told apart by.
+/// Checks whether rules may change the field: they must not change the framing of messages.
 fn edited(text: &str, side: Side, act: Act) -> Result<String, Refused> {
     let name = field_name(text)?;
     let hint = match (name.as_str(), side, act) {
@@ -205,7 +205,7 @@ pub(crate) fn cookie_name(text: &str) -> Result<String, Refused> {
     Ok(text.to_owned())
 }
 
-/// Checks that a text can stand in a URI (RFC 3986). `Err` says what to write.
+/// Checks that a text is valid in a URI (RFC 3986). `Err` says what to write.
 pub(crate) fn uri_characters(text: &str) -> Result<(), String> {
     if let Some(bad) = text
         .chars()

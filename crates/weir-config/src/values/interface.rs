@@ -11,7 +11,7 @@ use crate::units::{Refused, refuse};
 /// Longest name of an interface in bytes (`IFNAMSIZ` of Linux, without its NUL).
 const NAME_BYTES: usize = 15;
 
-/// Interfaces of one name, or of all names that a pattern takes.
+/// Interfaces with one name, or with any name that matches a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfacePattern(String);
 
@@ -28,17 +28,17 @@ impl fmt::Display for InterfacePattern {
 }
 
 impl InterfacePattern {
-    /// Whether it is one name, and no pattern.
+    /// Whether it is a name, not a pattern.
     pub fn is_name(&self) -> bool {
         !self.0.contains('*')
     }
 
-    /// Whether it takes an interface of this name. A `*` stands for any characters, or none.
+    /// Whether it matches an interface with this name. A `*` stands for any characters, or none.
     pub fn matches(&self, name: &str) -> bool {
         let Some((first, rest)) = self.0.split_once('*') else { return self.0 == name };
         let Some(mut name) = name.strip_prefix(first) else { return false };
         let (middle, last) = rest.rsplit_once('*').unwrap_or(("", rest));
-        // The leftmost place of each part leaves the most to those behind it.
+        // The leftmost match of each part leaves the most text for the parts after it.
         for part in middle.split('*') {
             let Some(at) = name.find(part) else { return false };
             name = &name[at + part.len()..];
@@ -85,7 +85,7 @@ mod tests {
             ("en*s0", "enp1s0", true),
             ("en*s0", "ens0", true),
             ("en*s0", "enp1s1", false),
-            // The last part is looked for behind the others.
+            // The last part must match after the others.
             ("ab*ba", "aba", false),
             ("a*b*c*", "axbxcx", true),
             ("a*b*c", "axcxb", false),

@@ -1,4 +1,4 @@
-//! Paths: those that a route takes, and those that Weir writes itself.
+//! Paths: those that routes match, and those that Weir writes.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::report::quote;
 use crate::setting::one;
 use crate::units::{Refused, refuse};
 
-/// A path that a route takes; compared with the normalised path.
+/// A path that a route matches; compared with the normalised path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathPattern {
     /// This path.
@@ -32,7 +32,7 @@ pub(crate) static PATH: Shape =
 /// The beginning of a path.
 pub(crate) static PREFIX: Shape = Shape::new("a path prefix", "/v2/", prefix);
 
-/// A path and perhaps a query, to ask for.
+/// A path, optionally with a query, to request.
 pub(crate) static PROBE_PATH: Shape = Shape::new("a path", "/healthz", probe_path);
 
 one!(PathPattern, Value::Text(text) => path(text).ok(), |it| Value::Text(it.to_string()), PathPattern::Exact(String::new()));
@@ -50,7 +50,7 @@ impl fmt::Display for PathPattern {
 }
 
 impl PathPattern {
-    /// Whether it takes every path that `other` takes.
+    /// Whether it matches every path that `other` matches.
     pub(crate) fn covers(&self, other: &PathPattern) -> bool {
         match (self, other) {
             (PathPattern::Exact(a), PathPattern::Exact(b)) => a == b,
@@ -110,7 +110,7 @@ fn path(text: &str) -> Result<PathPattern, Refused> {
     })
 }
 
-/// A path by a regular expression; `text` is all of it, with its `~`. `Err` says what to write.
+/// Parses a regular expression for paths; `text` is the whole text, with its `~`. `Err` says what to write.
 fn regex(expression: &str, text: &str) -> Result<PathPattern, String> {
     let begins = expression.strip_prefix('^').unwrap_or("/");
     if begins.starts_with(|c: char| c.is_ascii_alphanumeric()) {
@@ -159,8 +159,8 @@ pub(crate) fn plain_path(path: &str, whole: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The path as requests are normalised (RFC 3986 section 6.2.2): unreserved bytes plain, other escapes in
-/// upper case.
+/// The path in the normal form of requests (RFC 3986 section 6.2.2): unreserved bytes unescaped, other
+/// escapes in upper case.
 fn normal_escapes(path: &str) -> String {
     let mut normal = String::with_capacity(path.len());
     let mut rest = path;

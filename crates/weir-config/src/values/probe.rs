@@ -1,4 +1,4 @@
-//! What a probe sends and what it expects to come: bytes in the clothes of text.
+//! What a probe sends and expects: bytes written as text.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -12,14 +12,14 @@ use crate::report::quote;
 use crate::setting::one;
 use crate::units::{Refused, refuse};
 
-/// Longest text that is sent or looked for, in bytes.
+/// Longest text to send or to look for, in bytes.
 const MOST_BYTES: usize = 4096;
 
 /// Bytes to send.
 pub(crate) static SENT: Shape =
     Shape::new("a text to send", "PING\\r\\n", |text| Octets::read(text).map(|octets| octets.written()));
 
-/// What must come, in a conversation.
+/// The text to wait for in a conversation.
 pub(crate) static AWAITED: Shape = Shape::new("a text to wait for", "+PONG", |text| {
     if text.starts_with('!') {
         let hint = "what shall not come cannot be waited for; a `!` itself is written `\\x21`";
@@ -28,7 +28,7 @@ pub(crate) static AWAITED: Shape = Shape::new("a text to wait for", "+PONG", |te
     Expected::read(text).map(|expected| expected.to_string())
 });
 
-/// What must be in a body, or must not.
+/// The text that a body must, or must not, contain.
 pub(crate) static EXPECTED: Shape = Shape::new("a text to look for", "\"status\":\"UP\"", |text| {
     Expected::read(text).map(|expected| expected.to_string())
 });
@@ -50,7 +50,7 @@ pub(crate) static PROBE_FIELD: Shape = Shape::new("a header field", "x-probe", |
     refuse(format!("{} is set by Weir itself", quote(text)), hint)
 });
 
-/// A service by its full name, as gRPC's health protocol asks for it.
+/// A service by its full name, as in gRPC's health protocol.
 pub(crate) static GRPC_SERVICE: Shape = Shape::new("a service", "shop.v1.Cart", |text| {
     if text.is_empty() {
         return refuse("a service has a name", "leave `service` out to ask about the server as a whole");
@@ -62,12 +62,12 @@ pub(crate) static GRPC_SERVICE: Shape = Shape::new("a service", "shop.v1.Cart", 
     Ok(text.to_owned())
 });
 
-/// Bytes that are written as text: `\xHH` is any byte, `\r`, `\n`, `\t` and `\\` are what they are elsewhere.
+/// Bytes written as text: `\xHH` is any byte; `\r`, `\n`, `\t` and `\\` have their usual meaning.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Octets(Vec<u8>);
 
 impl Octets {
-    /// The bytes; at least one in what a file says.
+    /// The bytes; at least one if they come from a file.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -104,7 +104,8 @@ impl Octets {
         }
     }
 
-    /// What [`Self::read`] takes: line ends as they are, all that is not printable ASCII as `\xHH`.
+    /// The form that [`Self::read`] accepts: line ends as they are, everything that is not printable ASCII as
+    /// `\xHH`.
     fn written(&self) -> String {
         let mut text = String::with_capacity(self.0.len());
         for &byte in &self.0 {
@@ -125,8 +126,8 @@ one!(
     Octets::default()
 );
 
-/// What must come: a text that is in it, or with a leading `~` a regular expression that matches in it, in
-/// linear time; with a leading `!` the opposite.
+/// An expectation: the received text must contain a text, or with a leading `~` match a regular expression,
+/// in linear time; a leading `!` negates it.
 #[derive(Clone, Debug)]
 pub struct Expected {
     is_negated: bool,
@@ -140,7 +141,7 @@ enum Form {
 }
 
 impl Expected {
-    /// Longest text that is looked for, in bytes.
+    /// Longest text to look for, in bytes.
     pub const MOST_BYTES: usize = MOST_BYTES;
 
     fn read(text: &str) -> Result<Expected, Refused> {
@@ -161,12 +162,12 @@ impl Expected {
         }
     }
 
-    /// Whether what came is as it must be. Linear in its length.
+    /// Whether the received bytes meet the expectation. Linear in their length.
     pub fn is_met(&self, came: &[u8]) -> bool {
         self.end_in(came).is_some() != self.is_negated
     }
 
-    /// Where the first of what is looked for ends; negation is not regarded. Linear in the length.
+    /// The end of the first match; ignores negation. Linear in the length.
     pub fn end_in(&self, came: &[u8]) -> Option<usize> {
         match &self.form {
             Form::Text(text) => {
@@ -178,12 +179,12 @@ impl Expected {
         }
     }
 
-    /// Whether more that comes can change nothing once it is found.
+    /// Whether further bytes can change nothing once a match is found.
     pub fn is_settled_when_found(&self) -> bool {
         matches!(self.form, Form::Text(_))
     }
 
-    /// What is wrong when it is not met, as in "expected …".
+    /// The description of an unmet expectation, to follow "expected …".
     pub fn words(&self) -> String {
         match (self.is_negated, &self.form) {
             (false, Form::Text(text)) => format!("\"{}\" in it", text.0.escape_ascii()),
@@ -202,7 +203,7 @@ impl fmt::Display for Expected {
             Form::Text(text) => {
                 let written = text.written();
                 match written.strip_prefix(['!', '~']) {
-                    // These mean something in front.
+                    // These have a special meaning at the beginning.
                     Some(rest) => write!(out, "{not}\\x{:02x}{rest}", written.as_bytes()[0]),
                     None => write!(out, "{not}{written}"),
                 }

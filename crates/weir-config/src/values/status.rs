@@ -1,4 +1,4 @@
-//! Statuses by which answers are chosen, each a number or a class.
+//! Statuses by which answers are selected, each a number or a class.
 
 use weir_screen::AnswerStatus;
 

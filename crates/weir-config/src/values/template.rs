@@ -1,4 +1,4 @@
-//! Texts with variables, each checked and compiled when the file is read.
+//! Kinds of text with variables, each checked and compiled when the file is read.
 
 use std::collections::BTreeMap;
 
@@ -16,21 +16,21 @@ use crate::values::http::{field_value, uri_characters};
 /// The value of a header field that Weir writes.
 pub(crate) static HEADER_VALUE: Shape =
     Shape::new("a header value with variables", "$client_ip", header_value).with_variables();
-/// The host that a backend is asked by.
+/// The host sent to a backend.
 pub(crate) static BACKEND_HOST: Shape =
     Shape::new("a host to ask by", "app.internal", backend_host).with_variables();
-/// Where a redirect leads.
+/// The target of a redirect.
 pub(crate) static REDIRECT_TO: Shape =
     Shape::new("a target", "https://$host$path$query", redirect_to).with_variables();
 
-/// The path that a backend is asked for.
+/// The path sent to a backend.
 pub(crate) static REWRITTEN_PATH: Shape =
     Shape::new("a path with variables", "/new/$1", rewritten_path).with_variables();
-/// The query that a backend is asked with.
+/// The query sent to a backend.
 pub(crate) static REWRITTEN_QUERY: Shape =
     Shape::new("a query with variables", "id=$1", rewritten_query).with_variables();
 
-/// Groups that a text may name. How many there are is known only beside the route's path.
+/// Most groups that a text may use. The actual number is known only together with the route's path.
 const GROUPS: u8 = 9;
 
 impl One for Template {
@@ -65,12 +65,12 @@ impl Setting for BTreeMap<String, Template> {
     }
 }
 
-/// Compiles a text; `what` is where it stands, such as "a header value".
+/// Compiles a text; `what` names its place, such as "a header value".
 fn compiled(text: &str, what: &str) -> Result<Template, Refused> {
     Template::parse(text, GROUPS).map_err(|mistake| explained(mistake, text, what, meant_by))
 }
 
-/// As [`compiled`], of what is written when all is over.
+/// Like [`compiled`], for a text that is rendered at the end.
 pub(crate) fn compiled_line(text: &str, what: &str) -> Result<Template, Refused> {
     Template::parse_line(text).map_err(|mistake| explained(mistake, text, what, meant_in_line))
 }
@@ -82,7 +82,7 @@ fn explained(
     meant_by: impl FnOnce(&str) -> Option<String>,
 ) -> Refused {
     let literal = || {
-        // As it is to stand in the file: `$${env:` is `${env:` when it comes here.
+        // In the form for the file: here, the file's `$${env:` is already `${env:`.
         let written = text.replace("$$", "$").replace('$', "$$");
         let written = quote(&given::escaped(&written));
         format!("a `$` itself is written `$$`: {written}")
@@ -100,7 +100,7 @@ fn explained(
     Refused { message, hint }
 }
 
-/// As [`meant_by`], where what is known at the end can be said, too.
+/// Like [`meant_by`], where facts known at the end may be used, too.
 fn meant_in_line(name: &str) -> Option<String> {
     let ours = match name {
         "time_local" | "trl" | "tr" => "time_common",
@@ -134,7 +134,8 @@ fn meant_in_line(name: &str) -> Option<String> {
     Some(format!("did you mean `${ours}`?"))
 }
 
-/// What somebody may have meant who wrote this name: what nginx, HAProxy and Caddy call it, or the nearest.
+/// What the writer of this name may have meant: the equivalent of a name in nginx, HAProxy or Caddy, or the
+/// nearest name.
 fn meant_by(name: &str) -> Option<String> {
     let ours = match name {
         "remote_addr" | "src" | "client_address" | "remote_host" | "realip_remote_addr" => "client_ip",
@@ -170,7 +171,7 @@ fn meant_by(name: &str) -> Option<String> {
     Some(format!("did you mean `${ours}`?"))
 }
 
-/// Refuses what is known only once it is known who asks, where `what` is decided before.
+/// Refuses variables that are known only after authentication, if `what` is decided before.
 pub(crate) fn of_anybody(template: &Template, what: &str) -> Result<(), Refused> {
     match template.variables().find(|it| matches!(it, Variable::User | Variable::Claim(_))) {
         None => Ok(()),
@@ -182,7 +183,7 @@ pub(crate) fn of_anybody(template: &Template, what: &str) -> Result<(), Refused>
     }
 }
 
-/// What is taken is the text as it was written.
+/// The accepted text is returned as it was written.
 fn header_value(text: &str) -> Result<String, Refused> {
     field_value(text)?;
     compiled(text, "a header value")?;
@@ -270,7 +271,8 @@ fn backend_host(text: &str) -> Result<String, Refused> {
     Ok(text.to_owned())
 }
 
-/// What requests are split by. Unlike a key, it may be an id that no two of them have.
+/// The text by which requests are split. Unlike a cache or limit key, it may be an id that is unique to each
+/// request.
 pub(crate) fn split_template(text: &str) -> Result<Template, Refused> {
     let template = compiled(text, "what to split by")?;
     of_anybody(&template, "what to split by")?;
@@ -281,7 +283,7 @@ pub(crate) fn split_template(text: &str) -> Result<Template, Refused> {
     Ok(template)
 }
 
-/// What requests are told apart by; `what` is where it stands.
+/// The text that distinguishes requests; `what` names its place.
 pub(crate) fn key_template(text: &str, what: &str) -> Result<Template, Refused> {
     let template = compiled(text, what)?;
     if let Some(bad) = template.variables().find(|it| matches!(it, Variable::RequestId)) {

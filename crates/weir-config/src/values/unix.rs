@@ -1,4 +1,4 @@
-//! `unix:/run/app.sock` and `unix:@app`: sockets of the Unix domain.
+//! `unix:/run/app.sock` and `unix:@app`: Unix domain sockets.
 
 use crate::report::quote;
 use crate::units::{Refused, refuse};
@@ -6,16 +6,16 @@ use crate::units::{Refused, refuse};
 /// Longest path or name, in bytes: `sun_path` has 108, one of which ends a path or begins a name (unix(7)).
 const LONGEST: usize = 107;
 
-/// Longest path that a listener makes: beside it a name is needed for the time until it is ready.
+/// Longest path of a listener's socket: a temporary name beside it is needed until it is ready.
 const LONGEST_BIND: usize = 90;
 
-/// What stands behind `unix:` in an address; `None` for an address of another kind.
+/// The text after `unix:` in an address; `None` for an address of another kind.
 pub fn unix_name(text: &str) -> Option<&str> {
     text.strip_prefix("unix:")
 }
 
-/// Checks what [`unix_name`] has found in `text`. It becomes a metric label, a field of log lines and part of
-/// admin paths, so it holds no blanks and nothing that is not shown.
+/// Checks the name that [`unix_name`] found in `text`. It becomes a metric label, a field of log lines and
+/// part of admin paths, so it must contain no blanks and no unprintable characters.
 pub(super) fn check(text: &str, name: &str) -> Result<String, Refused> {
     let message = format!("{} is not a Unix socket", quote(text));
     let expected = "expected an absolute path, such as \"unix:/run/app.sock\", or a name in the abstract \
@@ -46,7 +46,7 @@ pub(super) fn check(text: &str, name: &str) -> Result<String, Refused> {
     }
 }
 
-/// As [`check`], for a socket that a listener makes.
+/// Like [`check`], for a listener's socket.
 pub(crate) fn check_bind(text: &str, name: &str) -> Result<String, Refused> {
     if name.starts_with('/') && name.len() > LONGEST_BIND {
         let hint = format!("its path has {} bytes, and a listener's has at most {LONGEST_BIND}", name.len());
@@ -55,7 +55,7 @@ pub(crate) fn check_bind(text: &str, name: &str) -> Result<String, Refused> {
     check(text, name)
 }
 
-/// What to write for the ways in which others name such sockets; `None` for what is none of them.
+/// The right form for the ways in which other programs write such sockets; `None` for any other text.
 pub(super) fn elsewhere_written(text: &str) -> Option<String> {
     let rewritten = if let Some(name) = text.strip_prefix("abns@").or_else(|| text.strip_prefix("abnsz@")) {
         format!("unix:@{name}")

@@ -12,7 +12,8 @@ use crate::http::stream::Stream;
 use crate::worker::WorkerListener;
 
 /// While the listener drains, an idle client may send one more request for this long. It may have sent it
-/// before it could know of the drain, and the answer tells it to close. Closing at once would lose that request.
+/// before it could know of the drain, and the answer tells it to close. Closing at once would lose that
+/// request.
 pub const LAST_CHANCE: Duration = Duration::from_secs(2);
 
 /// A client's connection, or one request of a connection that carries many.

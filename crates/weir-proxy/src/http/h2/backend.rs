@@ -1,4 +1,4 @@
-//! HTTP/2 towards backends: opens connections, and sends requests over those there are.
+//! HTTP/2 to backends: opens connections, and sends requests over open ones.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future as _, poll_fn};
@@ -25,35 +25,36 @@ use crate::http::h2::resets::Resets;
 use crate::http::h2::stream::Stream as RequestStream;
 use crate::http::h2::wire::Wire;
 
-/// What a backend may send of one response before the client has taken any of it.
+/// Bytes that a backend may send of one response before the client has taken any of it.
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
-/// The same for all responses of a connection together: so much that each may fill its own. Clients that read
-/// slowly would else hold up all others whose answers come over the same connection.
+/// The same for all responses of a connection together: large enough that each can fill its own window.
+/// Otherwise clients that read slowly would hold up all others whose responses come over the same connection.
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 30;
-/// What small frames of content may take besides their content until somebody takes it, 256 bytes each less
-/// their content, on a connection: beyond it ends for all who share it. A burst of a hundred thousand
-/// messages does not reach it, and what clients are slow to take is gathered.
+/// Memory that small frames of content on a connection may take in addition to their content until somebody
+/// takes it: 256 bytes for each frame, less its content. Beyond this the connection ends for all who share
+/// it. A burst of a hundred thousand messages does not reach it, and content that clients are slow to take
+/// is gathered.
 const SMALL_FRAMES_BYTES: usize = 32 << 20;
-/// Requests sent before the backend has said how many it takes: what RFC 9113 §6.5.2 asks every one to allow.
-/// The `h2` crate would send any number, and a backend that allows fewer closes a connection that takes no
-/// notice.
+/// Requests that may be sent before the backend has announced its limit: the minimum that RFC 9113 §6.5.2
+/// recommends to allow. The `h2` crate would send any number, and a backend that allows fewer closes a
+/// connection that ignores this.
 const STREAMS_BEFORE_SETTINGS: usize = 100;
-/// Most content of requests that waits in a connection to be sent, per stream.
+/// Most bytes of request content that wait in a connection to be sent, per stream.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
-/// Streams that we broke off are remembered, for what is on its way on them is no mistake of the backend's:
-/// so many, and for so long.
+/// How many streams that we reset are remembered, and for how long: frames that are still in transit on them
+/// are no error of the backend's.
 const RESETS_REMEMBERED: usize = 4096;
 const RESETS_REMEMBERED_FOR: Duration = Duration::from_secs(10);
-/// A connection ends where the backend's kernel acknowledges nothing for so long, or has no room for what is
-/// sent, which is longer than most stand still that come back.
+/// A connection ends if the backend's kernel acknowledges nothing for this long, or has no room for what is
+/// sent. Most backends that stall and come back do so sooner.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(15);
 
 impl StreamSlot {
-    /// Sends a request's head; `is_whole` when nothing follows it. What of its answer waits counts against
+    /// Sends a request's head; `is_whole` if nothing follows it. Response content that waits counts against
     /// the budget of `buffers`.
     ///
     /// # Errors
-    /// The connection takes no further requests: nothing was sent.
+    /// The connection accepts no further requests: nothing was sent.
     pub fn send(self, head: Request<()>, is_whole: bool, buffers: &Rc<Buffers>) -> io::Result<RequestStream> {
         let sent = self.connection.sender.borrow_mut().send_request(head, is_whole);
         let (response, stream) = sent.map_err(|error| {
@@ -65,12 +66,12 @@ impl StreamSlot {
     }
 }
 
-/// How many times the limit of a head the `h2` crate takes in: of trailers beyond that it leaves fields out
-/// without a word. What is over the limit itself is refused where it is read, and is known to be.
+/// The `h2` crate accepts this many times the limit of a head: of trailers beyond that, it silently leaves
+/// fields out. What exceeds the limit itself is refused where it is read.
 const ROOM_FOR_SECTIONS: u32 = 4;
 
 impl BackendConnections {
-    /// Begins HTTP/2 on a new connection and takes room on it.
+    /// Begins HTTP/2 on a new connection and takes a stream on it.
     pub async fn begin(
         self: &Rc<Self>,
         connection: Connection,
@@ -90,9 +91,9 @@ impl BackendConnections {
             .data_frame_budget(SMALL_FRAMES_BYTES)
             .max_concurrent_reset_streams(RESETS_REMEMBERED)
             .reset_stream_duration(RESETS_REMEMBERED_FOR)
-            // Counted over the connection's life, they would end it for all who share it.
+            // Counted over the connection's life, these resets would end it for all who share it.
             .max_local_error_reset_streams(None);
-        // Where not even the kernel at the other end answers any more, who waits need not wait longer.
+        // If not even the kernel at the other end answers any more, there is no point in waiting longer.
         stream.end_when_unacknowledged(UNACKNOWLEDGED);
         let heard = Rc::new(Heard::default());
         let mut handshake = pin!(builder.handshake::<Wire, Bytes>(Wire::of_backend(stream, heard.clone())));
@@ -127,15 +128,15 @@ impl BackendConnections {
     }
 }
 
-/// What is known of a connection by whoever drives it.
+/// The state of a connection for the task that drives it.
 struct Driven {
     connection: Weak<BackendConnection>,
     owner: Weak<BackendConnections>,
     presence: Presence,
     heard: Rc<Heard>,
-    /// How long its backend has still to say what it takes. `None` once nobody waits for that.
+    /// How long its backend may still take to send its settings. `None` once nobody waits for them.
     settings: Option<Pin<Box<Sleep>>>,
-    /// Whether it seemed dead.
+    /// Whether the connection seemed dead.
     is_lost: bool,
 }
 
@@ -155,7 +156,7 @@ async fn drive(mut frames: h2::client::Connection<Wire, Bytes>, mut driven: Driv
 }
 
 impl Driven {
-    /// Looks whether the backend has said what it takes, and whether it is still there.
+    /// Checks whether the backend has sent its settings, and whether it is still there.
     fn look(&mut self, context: &mut Context<'_>) {
         if let Some(timer) = &mut self.settings
             && (self.heard.has_settings() || timer.as_mut().poll(context).is_ready())
@@ -170,7 +171,7 @@ impl Driven {
         }
     }
 
-    /// No further requests go over it. Those that it carries have their own timers.
+    /// Takes no further requests. Those that it carries have their own timers.
     fn set_aside(&self) {
         if let Some(connection) = self.connection.upgrade() {
             connection.is_over.set(true);

@@ -1,5 +1,5 @@
-//! HTTP/2 connections to one backend on one worker, which the exchanges of many clients share: which there
-//! are, and which has room.
+//! HTTP/2 connections to one backend on one worker, which the exchanges of many clients share: which
+//! connections there are, and which has room.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use crate::http::h2::heard::Heard;
 use crate::http::h2::resets::Resets;
 use crate::http::shared_connections::SharedConnections;
 
-/// A backend has this long to say what it takes (RFC 9113 §3.4: its settings come first).
+/// A backend has this long to send its settings (RFC 9113 §3.4: they come first).
 pub(super) const SETTINGS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The connections to one backend.
@@ -23,7 +23,7 @@ pub type BackendConnections = SharedConnections<BackendConnection>;
 pub struct BackendConnection {
     pub(super) sender: RefCell<SendRequest<Bytes>>,
     pub(super) streams: Cell<usize>,
-    /// No further requests go over it: the backend said so, or it seems dead.
+    /// It takes no further requests: the backend said so, or it seems dead.
     pub(super) is_over: Cell<bool>,
     /// [`weir_state::Resolved::moves`] when it was opened.
     pub(super) moves: u32,
@@ -33,13 +33,13 @@ pub struct BackendConnection {
     pub(super) resets: Resets,
 }
 
-/// Room for one request on a connection; kept by its stream until it is gone.
+/// A place for one request on a connection; its stream holds it until it ends.
 pub struct StreamSlot {
     pub(super) connection: Rc<BackendConnection>,
     pub(super) owner: Rc<BackendConnections>,
     /// [`Heard::bytes`] when the request was sent.
     heard_before: Cell<u64>,
-    /// Whether a request was sent that has no answer yet.
+    /// Whether a request was sent that has not been answered yet.
     is_unanswered: Cell<bool>,
 }
 
@@ -53,32 +53,32 @@ impl Drop for StreamSlot {
 }
 
 impl StreamSlot {
-    /// Room that was taken on `connection`.
+    /// A place that was taken on `connection`.
     pub(super) fn of(connection: Rc<BackendConnection>, owner: Rc<BackendConnections>) -> StreamSlot {
         StreamSlot { connection, owner, heard_before: Cell::new(0), is_unanswered: Cell::new(false) }
     }
 
-    /// Whether the backend has said that it takes extended CONNECT.
+    /// Whether the backend has announced support for extended CONNECT.
     pub fn allows_tunnels(&self) -> bool {
         self.connection.sender.borrow().is_extended_connect_protocol_enabled()
     }
 
-    /// Whether the backend has still time to say what it takes, and has not.
+    /// Whether the backend has not sent its settings yet, and still has time to.
     pub fn is_new(&self) -> bool {
         !self.connection.is_over.get() && self.connection.awaits_settings()
     }
 
-    /// Nothing was heard for too long: later requests had better go over another connection.
+    /// Called when nothing was received for too long: later requests should use another connection.
     pub fn give_up_connection(&self) {
         self.connection.is_over.set(true);
     }
 
-    /// Whether nothing came on the connection since the request was sent.
+    /// Whether nothing was received on the connection since the request was sent.
     pub(super) fn is_unheard(&self) -> bool {
         self.connection.heard.bytes() == self.heard_before.get()
     }
 
-    /// The request was sent.
+    /// Notes that the request was sent.
     pub(super) fn note_asked(&self) {
         let heard = &self.connection.heard;
         heard.note_asked();
@@ -92,14 +92,15 @@ impl StreamSlot {
         }
     }
 
-    /// The request was answered.
+    /// Notes that the request was answered.
     pub(super) fn note_answered(&self) {
         self.note_over();
         self.connection.heard.note_answered();
         self.connection.resets.answered();
     }
 
-    /// The request is given up before it is answered. Gives how long it is to wait until it is broken off.
+    /// Notes that the request was given up before it was answered. Gives how long to wait before its stream
+    /// is reset.
     pub(super) fn note_given_up(&self) -> Duration {
         let (resets, now) = (&self.connection.resets, clock::now());
         let pause = resets.take(now);
@@ -111,7 +112,7 @@ impl StreamSlot {
 }
 
 impl BackendConnections {
-    /// Room on an open connection that goes to where the backend is now; `None` when there is none.
+    /// A place on an open connection to the backend's current address; `None` if there is none.
     pub fn stream_slot(self: &Rc<Self>, moves: u32) -> Option<StreamSlot> {
         let mut open = self.open.borrow_mut();
         open.retain(|connection| !connection.is_over.get());
@@ -120,15 +121,15 @@ impl BackendConnections {
         Some(StreamSlot::of(connection.clone(), self.clone()))
     }
 
-    /// Whether there is a connection whose backend has still to say how many requests it takes.
+    /// Whether there is a connection whose backend has still to announce how many requests it accepts.
     pub fn awaits_settings(&self, moves: u32) -> bool {
         let awaits =
             |it: &Rc<BackendConnection>| it.moves == moves && !it.is_over.get() && it.awaits_settings();
         self.open.borrow().iter().any(awaits)
     }
 
-    /// Drops connections that carry nothing and have not for `longest`, or that lead to where the backend no
-    /// longer is.
+    /// Drops connections that have carried nothing for `longest`, or that lead to an address that the backend
+    /// has left.
     pub fn retire(&self, now: Duration, longest: Duration, moves: u32) {
         self.open.borrow_mut().retain(|connection| {
             let is_old = now.saturating_sub(connection.idle_since.get()) >= longest;
@@ -140,12 +141,12 @@ impl BackendConnections {
 
 impl BackendConnection {
     fn has_room(&self) -> bool {
-        // Many allow fewer than RFC 9113 asks for, and refuse what is more.
+        // Many backends allow fewer streams than RFC 9113 recommends, and refuse further ones.
         let most = if self.awaits_settings() { 1 } else { self.sender.borrow().current_max_send_streams() };
         self.streams.get() < most
     }
 
-    /// Whether the backend has not said yet what it takes; false once that has taken too long.
+    /// Whether the backend's settings are still awaited; false once that has taken too long.
     fn awaits_settings(&self) -> bool {
         !self.heard.has_settings() && clock::now().saturating_sub(self.opened) < SETTINGS_PATIENCE
     }

@@ -1,45 +1,45 @@
-//! Takes frames that say nothing out of what a peer sends: `DATA` without content and without an end (RFC
-//! 9113 §6.1).
+//! Removes meaningless frames from what a peer sends: `DATA` without content and without an end (RFC 9113
+//! §6.1).
 //!
-//! The `h2` crate bears a hundred of them in the life of a connection and ends it then, with all that goes
-//! over it. Some peers send one with each message.
+//! The `h2` crate tolerates a hundred of them in the life of a connection, and then ends the connection with
+//! all that it carries. Some peers send one with each message.
 
 use super::frames::{FrameHeader, HEADER_BYTES, PREFACE, kind};
 
-/// So many pass in the life of a connection: a frame on a stream that takes none is found wrong by the `h2`
-/// crate.
+/// How many are passed on in the life of a connection, so that the `h2` crate notices one on a stream that
+/// allows none.
 const PASSED: u32 = 50;
 
-/// Where in the frames of one connection we are.
+/// The position in the frames of one connection.
 pub struct EmptyDataFilter {
-    /// Bytes still to come of the frame under way, or of the preface.
+    /// Bytes of the current frame's payload, or of the preface, that are still to come.
     payload_bytes: usize,
-    /// The part of a frame's header that was received: nobody can say yet whether it passes.
+    /// The received part of a frame's header: it is not known yet whether the frame is removed.
     held: Vec<u8>,
     passed: u32,
 }
 
 impl EmptyDataFilter {
-    /// Of a connection to a backend.
+    /// For a connection to a backend.
     pub fn of_backend() -> EmptyDataFilter {
         EmptyDataFilter { payload_bytes: 0, held: Vec::new(), passed: 0 }
     }
 
-    /// Of a client's connection, which begins with its preface.
+    /// For a client's connection, which begins with its preface.
     pub fn of_client() -> EmptyDataFilter {
         EmptyDataFilter { payload_bytes: PREFACE.len(), ..EmptyDataFilter::of_backend() }
     }
 
-    /// What was received already and belongs before what comes next.
+    /// Bytes received already that belong before what comes next.
     pub fn held(&self) -> &[u8] {
         &self.held
     }
 
-    /// Takes what says nothing out of `received`, which begins with what was held, and holds what it ends
-    /// with where that is a part of a header. Gives how many bytes are left, at its front.
+    /// Removes meaningless frames from `received`, which begins with the held bytes, and holds an incomplete
+    /// frame header at its end. Gives how many bytes are left, at its front.
     pub fn strip(&mut self, received: &mut [u8]) -> usize {
         self.held.clear();
-        // Up to `kept` it is as it is to be passed on; from `at` on nobody has looked at it.
+        // Bytes up to `kept` are to be passed on; bytes from `at` on are not checked yet.
         let (mut kept, mut at) = (0, 0);
         while at < received.len() {
             let payload = self.payload_bytes.min(received.len() - at);
@@ -62,7 +62,7 @@ impl EmptyDataFilter {
     }
 
     fn says_nothing(&mut self, header: FrameHeader) -> bool {
-        // Flags may say that it ends the stream, or that it is padded.
+        // Flags may mean that the frame ends the stream, or that it is padded.
         if header.kind != kind::DATA || header.flags != 0 || header.payload_bytes > 0 || header.stream == 0 {
             return false;
         }
@@ -82,7 +82,7 @@ mod tests {
         bytes
     }
 
-    /// What of `sent` passes, when it comes in pieces of `most` bytes.
+    /// The bytes of `sent` that pass, if they come in pieces of `most` bytes.
     fn passed(mut filter: EmptyDataFilter, sent: &[u8], most: usize) -> Vec<u8> {
         let mut all = Vec::new();
         for piece in sent.chunks(most) {

@@ -1,6 +1,7 @@
-//! Which frames of HTTP/2 are charged to the flood budget of a connection (threats B1, B2, B4, B6).
+//! Decides which HTTP/2 frames are charged to a connection's flood budget (threats B1, B2, B4, B6).
 //!
-//! A client that only sends `PING`, `SETTINGS`, `RST_STREAM` or empty frames uses it up and is closed.
+//! A client that only sends `PING`, `SETTINGS`, `RST_STREAM` or empty frames uses the budget up and is
+//! closed.
 
 use std::time::Duration;
 
@@ -9,11 +10,11 @@ use weir_io::flood::{Budget, RESET_COST};
 
 use super::frames::{FrameHeader, flag, kind};
 
-/// What a frame without content costs.
+/// The cost of a frame without content.
 const FRAME_COST: f64 = 1.0;
-/// Bytes of a head that cost as much as a frame does.
+/// Bytes of a head that cost as much as one frame.
 const HEAD_BYTES_PER_COST: f64 = 1024.0;
-/// Fields of a head refused that cost as much as a frame does.
+/// Fields of a refused head that cost as much as one frame.
 const FIELDS_PER_COST: f64 = 4.0;
 
 /// What a client may still send on one connection.
@@ -29,7 +30,7 @@ impl FloodBudget {
         FloodBudget { budget: Budget::new(most, now), is_exhausted: false }
     }
 
-    /// A frame was received, or at least its header.
+    /// Charges a frame whose header was received.
     pub fn see(&mut self, header: FrameHeader) {
         let cost = match header.kind {
             kind::DATA if header.payload_bytes > 0 => return self.moved(header.payload_bytes),
@@ -43,7 +44,7 @@ impl FloodBudget {
         self.charge(cost);
     }
 
-    /// The client has sent more than it may.
+    /// Marks the budget as used up.
     pub fn exhaust(&mut self) {
         self.is_exhausted = true;
     }
@@ -53,22 +54,23 @@ impl FloodBudget {
         self.is_exhausted
     }
 
-    /// A request was answered.
+    /// Credits a request that was answered.
     pub fn answered(&mut self) {
         self.budget.request_answered();
     }
 
-    /// A request was refused for its head, of so many fields: reading it may have been most of the work.
+    /// Charges a request that was refused for its head with so many fields: reading it may have been most of
+    /// the work.
     pub fn refused(&mut self, fields: usize) {
         self.charge(RESET_COST + fields as f64 / FIELDS_PER_COST);
     }
 
-    /// A piece of an answer was given to be sent, all that there was of it.
+    /// Credits a piece of an answer that was sent completely.
     pub fn sent_piece(&mut self) {
         self.budget.sent_piece();
     }
 
-    /// Content was sent or received.
+    /// Credits content that was sent or received.
     pub fn moved(&mut self, bytes: usize) {
         self.budget.moved(bytes as u64);
     }

@@ -1,4 +1,4 @@
-//! The frames in what a peer sends (RFC 9113 §4.1), one after another, however they are cut.
+//! Parses the frames that a peer sends (RFC 9113 §4.1), in pieces of any size.
 
 /// Bytes of a frame's header.
 pub const HEADER_BYTES: usize = 9;
@@ -11,7 +11,7 @@ pub mod kind {
     pub const DATA: u8 = 0;
     /// The fields of a message, or their beginning (§6.2).
     pub const HEADERS: u8 = 1;
-    /// The end of a stream before its time (§6.4).
+    /// The premature end of a stream (§6.4).
     pub const RST_STREAM: u8 = 3;
     /// More of the fields that a frame of [`HEADERS`] began (§6.10).
     pub const CONTINUATION: u8 = 9;
@@ -19,22 +19,22 @@ pub mod kind {
 
 /// Flags of frames (RFC 9113 §6.1, §6.2).
 pub mod flag {
-    /// The sender says no more on this stream (§6.1, §6.2).
+    /// The sender sends nothing more on this stream (§6.1, §6.2).
     pub const END_STREAM: u8 = 1;
     /// No [`CONTINUATION`](super::kind::CONTINUATION) follows (§6.2, §6.10).
     pub const END_HEADERS: u8 = 4;
     /// The payload begins with the length of its padding (§6.1, §6.2).
     pub const PADDED: u8 = 8;
-    /// Five bytes of priority, which nobody goes by any more, come before the fields (§6.2, §5.3.2).
+    /// Five bytes of priority, which is obsolete, come before the fields (§6.2, §5.3.2).
     pub const PRIORITY: u8 = 32;
 }
 
-/// What a frame's header says.
+/// The contents of a frame's header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrameHeader {
     /// Bytes of the payload.
     pub payload_bytes: usize,
-    /// One of [`kind`], or another.
+    /// One of [`kind`], or another kind.
     pub kind: u8,
     /// Several of [`flag`].
     pub flags: u8,
@@ -43,7 +43,7 @@ pub struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// Reads one.
+    /// Parses a header.
     pub fn of(bytes: &[u8; HEADER_BYTES]) -> FrameHeader {
         let [high, middle, low, kind, flags, stream @ ..] = *bytes;
         FrameHeader {
@@ -64,16 +64,16 @@ impl FrameHeader {
 /// What the next bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part<'b> {
-    /// A whole header of a frame.
+    /// A complete frame header.
     Header(FrameHeader),
-    /// Some of its payload.
+    /// A part of a frame's payload.
     Payload(&'b [u8]),
 }
 
-/// Where in the frames of a client's connection we are.
+/// The position in the frames of a client's connection.
 #[derive(Debug)]
 pub struct Frames {
-    /// The part of a header that was received.
+    /// The received part of a header.
     header: [u8; HEADER_BYTES],
     header_bytes: usize,
     preface_left: usize,
@@ -87,7 +87,7 @@ impl Default for Frames {
 }
 
 impl Frames {
-    /// Takes the next part off the front of `received`; `None` when all of it was looked at.
+    /// Takes the next part off the front of `received`; `None` when nothing is left.
     pub fn next<'b>(&mut self, received: &mut &'b [u8]) -> Option<Part<'b>> {
         let preface = self.preface_left.min(received.len());
         self.preface_left -= preface;

@@ -1,4 +1,4 @@
-//! Heads between the `h2` crate's types and Weir's.
+//! Converts heads between the `h2` crate's types and Weir's.
 
 use std::io;
 
@@ -7,8 +7,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 use weir_http::section::{Asked, RequestBuilder, ResponseBuilder, TrailerBuilder};
 use weir_http::{Limits, RequestHead, ResponseHead, Scheme, TrailerLimits, Trailers, Version, Violation};
 
-/// Reads a request; its text goes behind what is in `text`. `scheme` is that of the connection: of a request
-/// without `:authority` the `h2` crate keeps the one that was sent to itself.
+/// Reads a request; its text is appended to `text`. `scheme` is that of the connection: for a request without
+/// `:authority` the `h2` crate does not give out the scheme that was sent.
 pub fn read_request(
     parts: &Parts,
     scheme: Scheme,
@@ -39,7 +39,7 @@ pub fn read_request(
     builder.finish(is_whole)
 }
 
-/// Reads a response, interim or final; its text goes behind what is in `text`.
+/// Reads a response, interim or final; its text is appended to `text`.
 pub fn read_response(
     response: &Response<()>,
     is_whole: bool,
@@ -65,7 +65,7 @@ pub fn read_trailers(map: &HeaderMap, limits: TrailerLimits) -> Result<Box<Trail
     Ok(builder.finish())
 }
 
-/// Trailers to be sent.
+/// Converts trailers for sending.
 pub fn write_trailers<'a>(fields: impl IntoIterator<Item = weir_http::Field<'a>>) -> io::Result<HeaderMap> {
     let mut map = HeaderMap::new();
     for field in fields {
@@ -74,7 +74,7 @@ pub fn write_trailers<'a>(fields: impl IntoIterator<Item = weir_http::Field<'a>>
     Ok(map)
 }
 
-/// A response's head under way. The first error is kept for [`ResponseParts::into_response`].
+/// A response's head that is being built. The first error is kept for [`ResponseParts::into_response`].
 #[derive(Default)]
 pub struct ResponseParts {
     response: Response<()>,
@@ -82,7 +82,7 @@ pub struct ResponseParts {
 }
 
 impl ResponseParts {
-    /// Puts a field behind those there are; `:status` is one.
+    /// Appends a field; `:status` is one too.
     pub fn field(&mut self, name: &[u8], value: &[u8]) {
         let put = match name {
             b":status" => StatusCode::from_bytes(value)
@@ -95,7 +95,7 @@ impl ResponseParts {
         }
     }
 
-    /// What `h2` sends.
+    /// The head in the form that `h2` sends.
     pub fn into_response(self) -> io::Result<Response<()>> {
         match self.error {
             None => Ok(self.response),
@@ -104,7 +104,7 @@ impl ResponseParts {
     }
 }
 
-/// A request's head under way. The first error is kept for [`RequestParts::into_request`].
+/// A request's head that is being built. The first error is kept for [`RequestParts::into_request`].
 pub struct RequestParts {
     request: Request<()>,
     error: Option<io::Error>,
@@ -121,7 +121,7 @@ impl Default for RequestParts {
 }
 
 impl RequestParts {
-    /// Puts a field behind those there are; pseudo-headers come first.
+    /// Appends a field; pseudo-headers come first.
     pub fn field(&mut self, name: &[u8], value: &[u8]) {
         if let Err(error) = self.put(name, value) {
             self.error.get_or_insert(error);
@@ -143,10 +143,10 @@ impl RequestParts {
         Ok(())
     }
 
-    /// What `h2` sends.
+    /// The head in the form that `h2` sends.
     ///
     /// # Errors
-    /// What was put together is no URI that the `http` crate takes.
+    /// The parts do not make a URI that the `http` crate accepts.
     pub fn into_request(self) -> io::Result<Request<()>> {
         if let Some(error) = self.error {
             return Err(error);
@@ -168,12 +168,12 @@ impl RequestParts {
     }
 }
 
-/// The values were checked when they were received or configured; what the `http` crate refuses all the same
-/// is an error, not a field that silently vanishes.
+/// The values were checked when they were received or configured. If the `http` crate still refuses one, that
+/// is an error, and the field does not silently vanish.
 fn push(map: &mut HeaderMap, name: &[u8], value: &[u8]) -> io::Result<()> {
     let name = HeaderName::from_bytes(name).map_err(io::Error::other)?;
     let mut value = HeaderValue::from_bytes(value).map_err(io::Error::other)?;
-    // Never the same twice: in the encoder's table it would only push out what is.
+    // Its value is never the same twice: in the encoder's table it would only push out others.
     value.set_sensitive(name == "x-request-id");
     map.try_append(name, value).map_err(io::Error::other)?;
     Ok(())

@@ -1,5 +1,5 @@
-//! What is heard of a backend on one connection: whether it has said what it takes, and whether anything has
-//! come since it was asked for something.
+//! What was received from a backend on one connection: whether its settings have come, and whether anything
+//! has come since a request was sent.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -8,8 +8,8 @@ use weir_io::clock;
 
 use super::frames::{FrameHeader, HEADER_BYTES};
 
-/// Times that a backend is asked whether it is there without an answer in between: some end a connection on
-/// which they are asked a third time (gRPC's `ENHANCE_YOUR_CALM`, `too_many_pings`).
+/// How often a backend is pinged without an answer to a request in between: some end the connection at the
+/// third ping (gRPC's `ENHANCE_YOUR_CALM`, `too_many_pings`).
 const PINGS: u32 = 2;
 
 /// See the module.
@@ -17,19 +17,19 @@ const PINGS: u32 = 2;
 pub struct Heard {
     /// Bytes received so far.
     bytes: Cell<u64>,
-    /// The beginning of the first frame, which is its settings (RFC 9113 §3.4).
+    /// The beginning of the first frame, which has its settings (RFC 9113 §3.4).
     first: RefCell<Vec<u8>>,
     /// Where the first frame ends, once that is known.
     settings_end: Cell<Option<u64>>,
     /// Since when nothing has come although a request was sent.
     silent_since: Cell<Option<Duration>>,
-    /// Requests that are waited for and have no answer yet.
+    /// Requests that wait for their answer.
     unanswered: Cell<u32>,
     pings: Cell<u32>,
 }
 
 impl Heard {
-    /// Bytes came.
+    /// Notes received bytes.
     #[inline]
     pub fn note(&self, bytes: &[u8]) {
         self.silent_since.set((self.unanswered.get() > 0).then(clock::now));
@@ -50,24 +50,24 @@ impl Heard {
         }
     }
 
-    /// Whether the backend has said what it takes.
+    /// Whether the backend's settings have come.
     pub fn has_settings(&self) -> bool {
         self.settings_end.get().is_some_and(|end| self.bytes.get() >= end)
     }
 
-    /// A request was sent.
+    /// Notes that a request was sent.
     pub fn note_asked(&self) {
         self.unanswered.set(self.unanswered.get() + 1);
         self.silent_since.set(self.silent_since.get().or_else(|| Some(clock::now())));
     }
 
-    /// A request is waited for no longer, answered or not: whether anything comes matters to the next all the
-    /// same.
+    /// Notes that a request is no longer waited for, answered or not. Whether anything is received still
+    /// matters to the next one.
     pub fn note_over(&self) {
         self.unanswered.set(self.unanswered.get() - 1);
     }
 
-    /// A request was answered: it may be asked again whether it is there.
+    /// Notes that a request was answered: the backend may be pinged again.
     pub fn note_answered(&self) {
         self.pings.set(0);
     }
@@ -82,7 +82,7 @@ impl Heard {
         self.bytes.get()
     }
 
-    /// Leave to ask whether it is there.
+    /// Whether a ping may be sent; counts it.
     pub fn may_ping(&self) -> bool {
         let may = self.pings.get() < PINGS;
         self.pings.set(self.pings.get() + u32::from(may));

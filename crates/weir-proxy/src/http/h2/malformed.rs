@@ -1,35 +1,35 @@
-//! Requests that are malformed in ways that the `h2` crate keeps to itself: it drops what is wrong with them
+//! Requests that are malformed in ways that the `h2` crate does not report: it drops what is wrong with them
 //! and hands out the rest.
 //!
-//! They are found in the bytes before the crate has them, and refused when it hands them out.
+//! They are found in the bytes before the crate gets them, and refused when it hands them out.
 
 use weir_http::Violation;
 use weir_http::hpack::FieldBlocks;
 
 use super::frames::{FrameHeader, Part, flag, kind};
 
-/// Most requests that were found and not handed out yet. Honest clients have none.
+/// Most requests that were found but not handed out yet. Well-behaved clients have none.
 const MOST_FOUND: usize = 100;
 
 /// Looks for malformed requests in what one client sends.
 #[derive(Default)]
 pub struct MalformedRequests {
     blocks: FieldBlocks,
-    /// The header of the frame under way, where it is part of a field block.
+    /// The header of the current frame, if it is part of a field block.
     frame: Option<FrameHeader>,
-    /// Bytes of its payload before the field block, and of the block in it, still to come.
+    /// Bytes of its payload before the field block, and bytes of the field block, that are still to come.
     lead_left: usize,
     block_left: usize,
     payload_left: usize,
     /// The highest stream that the client has opened.
     last_stream: u32,
-    /// The field block under way is of trailers.
+    /// Whether the current field block has trailers.
     is_trailers: bool,
     found: Vec<(u32, Violation)>,
 }
 
 impl MalformedRequests {
-    /// Takes what was received next. False once there are more than the crate can have room for.
+    /// Takes the next received part. False once there are more findings than can be handed out.
     pub fn see(&mut self, part: Part<'_>) -> bool {
         match part {
             Part::Header(header) => self.begin_frame(header),
@@ -39,7 +39,7 @@ impl MalformedRequests {
         self.found.len() <= MOST_FOUND
     }
 
-    /// What is wrong with the request on `stream`, as far as is known; told once.
+    /// What is wrong with the request on `stream`, if anything was found; given only once.
     pub fn take(&mut self, stream: u32) -> Option<Violation> {
         let at = self.found.iter().position(|(found, _)| *found == stream)?;
         Some(self.found.swap_remove(at).1)
@@ -107,7 +107,7 @@ mod tests {
         bytes
     }
 
-    /// What is found in these frames, when they come in pieces of `most` bytes.
+    /// What is found in these frames, if they come in pieces of `most` bytes.
     fn found(sent: &[u8], most: usize) -> Vec<(u32, Violation)> {
         let (mut frames, mut malformed) = (Frames::default(), MalformedRequests::default());
         for mut piece in [PREFACE, sent].concat().chunks(most) {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     const END: u8 = flag::END_HEADERS;
-    /// `:path` of the static table's name.
+    /// `:path` with the name from the static table.
     const FRAGMENT: &[u8] = b"\x04\x04/a#b";
     const GOOD: &[u8] = b"\x04\x04/a_b";
 

@@ -1,5 +1,5 @@
-//! HTTP/2 (RFC 9113). The `h2` crate reads and writes frames; what a message means, and what becomes of it,
-//! is decided where it is for every other protocol.
+//! HTTP/2 (RFC 9113). The `h2` crate reads and writes frames; what a message means, and what is done with it,
+//! is decided in the same place as for other protocols.
 
 mod backend;
 mod connections;

@@ -1,7 +1,7 @@
-//! Whether the backend at the other end of a connection is still there, while it is asked for something.
+//! Detects whether the backend at the other end of a connection is still there while requests wait for it.
 //!
-//! Where the way to it is gone (a firewall forgot the connection, a host lost its power), nothing ever comes,
-//! and who shares the connection would wait for nothing, one after the other.
+//! If the network path is gone (a firewall forgot the connection, a host lost its power), nothing ever comes,
+//! and exchanges that share the connection would wait in vain, one after the other.
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -14,32 +14,32 @@ use weir_io::clock;
 
 use super::heard::Heard;
 
-/// A backend that says nothing for so long although it was asked for something seems dead: what HTTP/3 waits
+/// A backend that sends nothing for this long although it has a request seems dead. HTTP/3 waits as long
 /// ([`crate::http::h3::IDLE_TIMEOUT`]).
 pub const SILENCE: Duration = Duration::from_secs(10);
-/// After so much of it the backend is asked whether it is there (`PING`).
+/// After this much silence the backend is sent a `PING`.
 const ASK_AFTER: Duration = SILENCE.checked_div(2).expect("not zero");
 
-/// Watches one connection for whoever drives it.
+/// Watches one connection for the task that drives it.
 pub struct Presence {
     ping_pong: Option<PingPong>,
-    /// Of which silence the backend was asked whether it is there.
+    /// The beginning of the silence for which the backend was pinged.
     asked_of: Option<Duration>,
-    /// When to look again. `None` while nobody is waited for.
+    /// When to check again. `None` while no answer is awaited.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl Presence {
-    /// Of a connection that can be asked by `ping_pong`.
+    /// For a connection whose backend can be pinged by `ping_pong`.
     pub fn new(ping_pong: Option<PingPong>) -> Presence {
         Presence { ping_pong, asked_of: None, timer: None }
     }
 
-    /// Ready when the connection seems dead. Else the task is woken when to look again, or when something
-    /// comes.
+    /// Ready when the connection seems dead. Otherwise the task is woken when it is time to check again, or
+    /// when data arrives.
     pub fn poll_lost(&mut self, heard: &Heard, context: &mut Context<'_>) -> Poll<()> {
         loop {
-            // Set for the first of many requests, it is not set anew for each.
+            // The timer is set for the first of many requests, and not again for each.
             if let Some(timer) = &mut self.timer {
                 match timer.as_mut().poll(context) {
                     Poll::Ready(()) => self.timer = None,
@@ -54,7 +54,7 @@ impl Presence {
                 Some(_) if !was_asked => {
                     self.asked_of = Some(since);
                     if !self.ask(heard, context) {
-                        // What cannot be asked is not held against it. Its silence counts anew.
+                        // A backend that can't be pinged is not considered dead. Its silence begins anew.
                         self.asked_of = None;
                     }
                     ASK_AFTER
@@ -66,10 +66,10 @@ impl Presence {
         }
     }
 
-    /// Asks whether it is there; false where that is not possible now.
+    /// Sends a ping; false if that is not possible now.
     fn ask(&mut self, heard: &Heard, context: &mut Context<'_>) -> bool {
         let Some(ping_pong) = &mut self.ping_pong else { return false };
-        // The answer to the one before is taken, so that another can be sent.
+        // The answer to the previous ping is taken, so that another can be sent.
         let _ = ping_pong.poll_pong(context);
         heard.may_ping() && ping_pong.send_ping(Ping::opaque()).is_ok()
     }

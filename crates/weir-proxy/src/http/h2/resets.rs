@@ -1,36 +1,37 @@
-//! How many requests on a connection to a backend are broken off before they are answered. Backends take many
-//! at once for an attack and end the connection (Rapid Reset, CVE-2023-44487), with what others have on it.
+//! Limits how many requests on a connection to a backend are reset before they are answered. Backends take
+//! many resets at once for an attack (Rapid Reset, CVE-2023-44487) and end the connection, with the requests
+//! of other clients on it.
 
 use std::cell::Cell;
 use std::time::Duration;
 
-/// So many at once, which no backend takes for an attack: the `h2` crate, and what is built on it, bears 20
-/// that it has not looked at.
+/// How many may be reset at once, which no backend takes for an attack: the `h2` crate, and what is built on
+/// it, tolerates 20 that it has not processed.
 const AT_ONCE: u32 = 20;
-/// And one more each time that this has passed.
+/// One more may be reset each time this has passed.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// See the module.
 #[derive(Default)]
 pub struct Resets {
-    /// When all that were broken off so far are forgotten.
+    /// When all resets so far are forgotten.
     spent_until: Cell<Duration>,
 }
 
 impl Resets {
-    /// Counts one more. Gives how long it is to wait until it is broken off.
+    /// Counts one more. Gives how long to wait before the stream is reset.
     pub fn take(&self, now: Duration) -> Duration {
         self.spent_until.set(self.spent_until.get().max(now) + PAUSE);
         self.spent_until.get().saturating_sub(now + PAUSE * AT_ONCE)
     }
 
-    /// A request was answered. Two make up for one that was broken off: where most are answered there is no
-    /// attack, and clients that lose patience are many where requests are.
+    /// Notes that a request was answered. Two answers make up for one reset: where most requests are answered
+    /// there is no attack, and with many requests there are also many clients that lose patience.
     pub fn answered(&self) {
         self.spent_until.set(self.spent_until.get().saturating_sub(PAUSE / 2));
     }
 
-    /// Whether the next would have to wait.
+    /// Whether the next reset would have to wait.
     pub fn is_spent(&self, now: Duration) -> bool {
         self.spent_until.get().saturating_sub(now) > PAUSE * (AT_ONCE - 1)
     }

@@ -1,4 +1,4 @@
-//! A client's HTTP/2 connection: requests in, each to an exchange of its own.
+//! A client's HTTP/2 connection: receives requests, and gives each to an exchange of its own.
 
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
@@ -29,30 +29,29 @@ use crate::http::stream_exchange::{self, Peer, Served};
 use crate::http::tasks;
 use crate::http::under_way::{CONNECTION_WINDOW_BYTES, ExchangeCount, STREAM_WINDOW_BYTES, UnderWay};
 
-/// Most content that waits in the connection to be sent, per stream.
+/// Most bytes of content that wait in the connection to be sent, per stream.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
-/// What small frames of content may take besides their content until somebody takes it, 256 bytes each less
-/// their content: by a whole window of frames of 100 bytes it is not reached.
+/// Memory that small frames of content may take in addition to their content until somebody takes it: 256
+/// bytes for each frame, less its content. A whole window of frames of 100 bytes does not reach this.
 const SMALL_FRAMES_BYTES: usize = 256 << 10;
-/// Requests that a client may have broken off before we took them up; `h2` closes the connection beyond.
+/// Requests that a client may reset before we have accepted them; beyond that `h2` closes the connection.
 const RESETS_BEFORE_ACCEPT: usize = 20;
-/// Requests that a client may make us break off by errors of its own in the life of a connection, those above
-/// the announced number of streams among them; `h2` closes the connection beyond (threat B2). A client may
-/// open as many streams as it likes before it knows our limit.
+/// Requests that we may have to reset because of a client's errors in the life of a connection, including
+/// those above the announced number of streams; beyond that `h2` closes the connection (threat B2). A client
+/// may open any number of streams before it knows our limit.
 const RESETS_FOR_ERRORS: usize = 1024;
 
-/// How long a client that sent too much may take to take the news.
+/// How long a client that sent too much may take to receive the news.
 const FLOOD_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Serves a connection on which HTTP/2 is spoken, to its end. What was received already is in
-/// `session.requester.buffer`.
+/// Serves a connection with HTTP/2 to its end. Bytes received already are in `session.requester.buffer`.
 pub async fn serve(session: Session) {
     let Session { requester, stream, .. } = session;
     let Requester { worker, slot, secure, client, identity, deadline, buffer, .. } = requester;
     let listener = slot.current();
     let limits = &listener.shared.config.http().limits;
     let unsent = Unsent::new(u64::from(limits.streams) * SEND_BUFFER_BYTES as u64, &worker.buffers);
-    // What carries many is itself carried by nothing.
+    // A multiplexed connection is never itself a stream of another one.
     let Some(stream) = stream.into_wire() else { return };
     let watched = Watched::new(stream, limits.control_frames, unsent);
     let wire = Wire::of_client(buffer, watched.clone());
@@ -69,7 +68,7 @@ pub async fn serve(session: Session) {
         Err(end) => return listener.shared.cells.of(worker.number).count_ended(end),
     };
     let streams = limits.streams;
-    // A first request may have come along with the preface; its connection is idle before it all the same.
+    // A first request may have come along with the preface; the connection still counts as idle before it.
     let now = clock::now();
     deadline.set_idle(Some(now));
     deadline.set(now + listener.shared.config.timeout.client_idle);
@@ -97,7 +96,8 @@ fn builder(limits: &HttpLimits) -> Builder {
     let mut builder = Builder::new();
     builder
         .max_concurrent_streams(limits.streams)
-        // Above our own, so that what is too large gets our answer, in the words of every other version.
+        // Above our own limit, so that a head that is too large gets our answer, with the same text as in
+        // other versions.
         .max_header_list_size(limits_of(limits).section_bytes() as u32)
         .initial_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
@@ -109,7 +109,7 @@ fn builder(limits: &HttpLimits) -> Builder {
     builder
 }
 
-/// What drives one connection.
+/// The state of the task that drives one connection.
 struct Driver {
     connection: Connection<Wire, Bytes>,
     peer: Rc<Peer>,
@@ -118,40 +118,40 @@ struct Driver {
     deadline: Deadline,
     /// Most exchanges at once.
     streams: u32,
-    /// Bytes received when idleness was last thought of.
+    /// Bytes received when idleness was last checked.
     received_bytes: u64,
-    /// While no exchange is under way.
+    /// Set while no exchange is running.
     idleness: Option<Idleness>,
     phase: Phase,
 }
 
-/// How far the connection is on its way out.
+/// How far the connection is on its way to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The client may ask for more.
+    /// The client may send more requests.
     Open,
-    /// The client was told to open no further streams. What it sent before it could know is served.
+    /// The client was told to open no further streams. Requests that it sent before it could know are served.
     Told,
-    /// The client has sent too much. All that is left is to let it know.
+    /// The client has sent too much. All that is left to do is to tell it.
     Flooded,
-    /// We have ended. The client may still read, and send what nobody reads.
+    /// Our direction has ended. The client may still read, and what it sends is discarded.
     Shut,
 }
 
-/// What came of the connection.
-// Made once per request and taken apart at once: a box would cost more than the move.
+/// The result of polling the connection.
+// Made once per request and taken apart at once: boxing it would cost more than moving it.
 #[allow(clippy::large_enum_variant)]
 enum Polled {
     Request(Request<RecvStream>, SendResponse<Bytes>),
-    /// It is over; for what reason, where that counts.
+    /// It is over; with the reason, if that is counted.
     Over(Option<End>),
 }
 
-/// What taking stock of the connection came to.
+/// The result of checking the connection.
 enum Stock {
-    /// It waits.
+    /// It waits for something.
     Waits,
-    /// It has something to say, and has to be driven once more.
+    /// It has something to send, and has to be driven once more.
     HasToSay,
     /// It is over, as [`Polled::Over`] says.
     Ends(Option<End>),
@@ -185,14 +185,14 @@ impl Driver {
             let polled = if self.under_way.count() < self.streams && !is_exhausted {
                 self.connection.poll_accept(context)
             } else {
-                // Driven, but no further request is taken up.
+                // The connection is driven, but no further request is accepted.
                 self.connection.poll_closed(context).map(|closed| closed.err().map(Err))
             };
             match polled {
                 Poll::Ready(Some(Ok((request, response)))) => {
                     return Poll::Ready(Polled::Request(request, response));
                 }
-                // How connections end: the client closed, or broke the protocol and has been told.
+                // The usual ends of connections: the client closed, or broke the protocol and has been told.
                 Poll::Ready(ended) => {
                     if matches!(ended, Some(Err(error)) if is_flood(&error)) {
                         self.count(|cells| cells.count_rejected(Rejected::FrameFlood));
@@ -214,7 +214,7 @@ impl Driver {
         }
     }
 
-    /// Looks at what is asked of the connection from outside, and at how long nothing has happened.
+    /// Checks what others ask of the connection, and how long nothing has happened.
     fn take_stock(&mut self) -> Stock {
         let is_open = matches!(self.phase, Phase::Open | Phase::Told);
         if is_open && self.watched.flood_budget.borrow().is_exhausted() {
@@ -245,7 +245,7 @@ impl Driver {
         if self.deadline.has_passed() { self.time_is_over() } else { Stock::Waits }
     }
 
-    /// Takes note of exchanges that began or ended, and of what was received while there was none.
+    /// Notes exchanges that began or ended, and data that was received while there was none.
     fn watch_idleness(&mut self) {
         if matches!(self.phase, Phase::Flooded | Phase::Shut) {
             return;
@@ -298,7 +298,7 @@ impl Driver {
                 self.tell()
             }
             (Some(IdleVerdict::Idle), Phase::Told) => {
-                // It does not say that it has heard.
+                // The client does not show that it has understood.
                 self.connection.abrupt_shutdown(Reason::NO_ERROR);
                 self.shut();
                 Stock::HasToSay
@@ -306,8 +306,7 @@ impl Driver {
         }
     }
 
-    /// Tells the client to open no further streams; it may have sent a request before it could know, which is
-    /// served.
+    /// Tells the client to open no further streams; a request that it sent before it could know is served.
     fn tell(&mut self) -> Stock {
         self.connection.graceful_shutdown();
         self.phase = Phase::Told;
@@ -322,13 +321,13 @@ impl Driver {
         self.set_deadline();
     }
 
-    /// Counts on the listener as it is configured now.
+    /// Counts at the listener as it is configured now.
     fn count(&self, count: impl FnOnce(&ListenerCells)) {
         count(self.peer.slot.current().shared.cells.of(self.peer.worker.number));
     }
 }
 
-/// A request, counted among those of its connection until it is served.
+/// A request, which counts as an exchange of its connection until it is served.
 pub struct ReceivedRequest {
     peer: Rc<Peer>,
     watched: Rc<Watched>,
@@ -351,8 +350,8 @@ pub async fn serve_request(received: ReceivedRequest) {
     let asks_for_tunnel = parts.extensions.get::<h2::ext::Protocol>().is_some();
     let stream = RequestStream::of_client(body, response, watched.clone(), asks_for_tunnel);
     let stream = Muxed::H2(stream);
-    // The fields go with what reads them: an answer may wait for its window long after, with thousands beside
-    // it (threat B5).
+    // The fields are dropped by the code that reads them: an answer may wait for its window long after that,
+    // next to thousands of others (threat B5).
     let served = stream_exchange::serve(&peer, stream, async move |_, limits, _, exchange, text| {
         let read = head::read_request(&parts, scheme, is_whole, limits, &mut exchange.request, text);
         drop(parts);
@@ -366,9 +365,9 @@ pub async fn serve_request(received: ReceivedRequest) {
     }
 }
 
-/// Whether `h2` ended the connection over what it counts by itself: requests reset before they were taken up,
-/// resets that the client's errors made us send, continuations, tiny frames of content. What we end by
-/// ourselves was counted then.
+/// Whether `h2` ended the connection because of one of its own limits: requests reset before they were
+/// accepted, resets caused by the client's errors, continuations, tiny frames of content. Connections that we
+/// end ourselves have been counted then.
 fn is_flood(error: &h2::Error) -> bool {
     error.is_library() && error.reason() == Some(Reason::ENHANCE_YOUR_CALM)
 }

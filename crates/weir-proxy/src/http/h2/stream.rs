@@ -1,8 +1,8 @@
-//! One stream of an HTTP/2 connection, of either role: content in, content out, a head and an end.
+//! One stream of an HTTP/2 connection, in either role: receives content, sends content, a head and an end.
 //!
-//! Flow control is tied to whoever takes the content: a peer's window opens again only when what it sent has
-//! moved on into a buffer of the exchange, and nothing is handed to the connection that the peer's window has
-//! no room for.
+//! Flow control depends on whoever takes the content. A peer's window opens again only when what it sent has
+//! moved into a buffer of the exchange, and nothing is handed to the connection that the peer's window has no
+//! room for.
 
 use std::collections::VecDeque;
 use std::future::Future as _;
@@ -25,12 +25,12 @@ use crate::http::h2::connections::StreamSlot;
 use crate::http::h2::head;
 use crate::http::h2::wire::Watched;
 
-/// Most content handed to the connection at once: it is copied, and copies count against nobody's budget
+/// Most content, in bytes, handed to the connection at once: it is copied, and copies count against no budget
 /// until they are sent.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// Content of a frame below which it is copied where it has to wait: kept as it came, it would take more
-/// memory than that.
+/// Content of frames below this size, in bytes, is copied if it has to wait: kept as it came, it would take
+/// more memory than that.
 const SMALL_PIECE_BYTES: usize = 1 << 10;
 
 /// One stream.
@@ -42,30 +42,30 @@ pub struct Stream {
     gathered: Gathered,
     trailers: Option<Box<Trailers>>,
     trailer_limits: TrailerLimits,
-    /// Its answer ends with its head, whatever length that tells (RFC 9110 §8.6).
+    /// Its response ends with its head, whatever length that announces (RFC 9110 §8.6).
     is_bodiless: bool,
-    /// Whether a client's stream is to be a tunnel, or is one (RFC 8441).
+    /// Whether a client's stream is to become a tunnel, or is one (RFC 8441).
     tunnel: Tunnel,
-    /// What it holds of the connection to a backend that carries it.
+    /// Its place on the connection to a backend that carries it.
     slot: Option<StreamSlot>,
-    /// Where what is sent to a client is counted.
+    /// Counts what is sent to a client.
     watched: Option<Rc<Watched>>,
 }
 
-/// Content behind that which nobody has room for.
+/// Content after `content` for which no buffer is free.
 #[derive(Default)]
 struct Gathered {
     pieces: VecDeque<Bytes>,
-    /// Small ones behind all those, in one.
+    /// Small pieces after all those, joined.
     small_pieces: BytesMut,
     bytes: usize,
-    /// Where it is counted. `None` where the whole window is: for [`crate::http::under_way::UnderWay`] of a
-    /// client's stream.
+    /// Counts them. `None` for a client's stream, whose whole window is counted by
+    /// [`crate::http::under_way::UnderWay`].
     held: Option<Held>,
 }
 
 impl Gathered {
-    /// Counts all that waits, with `content` bytes before it.
+    /// Counts everything that waits, with `content` bytes before it.
     fn count(&self, content: usize) {
         if let Some(held) = &self.held {
             held.set((content + self.bytes) as u64);
@@ -94,10 +94,10 @@ impl Gathered {
     }
 }
 
-/// What an extended CONNECT has come to.
+/// The state of an extended CONNECT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tunnel {
-    /// None was asked for.
+    /// None was requested.
     No,
     Asked,
     Open,
@@ -107,16 +107,16 @@ enum Receiving {
     /// A backend's head has not come yet.
     Head(ResponseFuture),
     Content(RecvStream),
-    /// The head of a backend will not come.
+    /// A backend's head will not come.
     Broken,
-    /// `END_STREAM` was received and all before it taken.
+    /// `END_STREAM` was received, and everything before it was taken.
     Ended,
-    /// What came behind the content makes the message malformed.
+    /// What came after the content makes the message malformed.
     Malformed(Violation),
 }
 
 enum Sending {
-    /// A client's stream that was not answered yet.
+    /// A client's stream that has not been answered yet.
     Head(SendResponse<Bytes>),
     Content(SendStream<Bytes>),
     /// `END_STREAM` or a reset was sent.
@@ -124,7 +124,7 @@ enum Sending {
 }
 
 impl Stream {
-    /// A request's stream on a client's connection; `asks_for_tunnel` says that any 2xx makes a tunnel of it.
+    /// A request's stream on a client's connection; `asks_for_tunnel` means that any 2xx makes it a tunnel.
     pub fn of_client(
         receiving: RecvStream,
         sending: SendResponse<Bytes>,
@@ -147,7 +147,7 @@ impl Stream {
         }
     }
 
-    /// A stream to a backend on which the request's head was sent. `held` counts what of the answer nobody
+    /// A stream to a backend on which the request's head was sent. `held` counts response content that nobody
     /// has taken yet.
     pub fn of_backend(
         receiving: ResponseFuture,
@@ -162,7 +162,7 @@ impl Stream {
             content: Bytes::new(),
             gathered: Gathered { held: Some(held), ..Gathered::default() },
             trailers: None,
-            // Set with those of its head.
+            // Replaced by the limits for its head.
             trailer_limits: Limits::default().trailers_of_responses(),
             is_bodiless: false,
             tunnel: Tunnel::No,
@@ -187,7 +187,7 @@ impl Stream {
                 Receiving::Head(_) | Receiving::Ended => return Poll::Ready(Ok(())),
             };
             match ready!(stream.poll_data(context)) {
-                // The `h2` crate wants the content whose length a 304 tells.
+                // The `h2` crate expects content of the length that a 304 announces.
                 Some(Err(error)) if self.is_bodiless && error.is_reset() && error.is_library() => {
                     self.receiving = Receiving::Ended;
                 }
@@ -224,18 +224,19 @@ impl Stream {
         Ok(())
     }
 
-    /// Takes what has come although nobody has room for it, up to the window, which stays as it is: the `h2`
-    /// crate keeps each frame by itself, and ends a connection on which small ones take too much memory.
+    /// Takes what has come although no buffer is free for it, up to the window, which is not reopened: the
+    /// `h2` crate keeps each frame separately, and ends a connection on which small ones take too much
+    /// memory.
     pub fn gather(&mut self, context: &mut Context<'_>) {
         let Receiving::Content(stream) = &mut self.receiving else { return };
-        // Its end, or what is wrong with it, is found once more when this has been taken.
+        // The end, or an error, is found again once this has been taken.
         while let Poll::Ready(Some(Ok(piece))) = stream.poll_data(context) {
             self.gathered.push(piece);
         }
         self.gathered.count(self.content.len());
     }
 
-    /// Moves content into the free room of `buffer`, after [`Self::poll_readable`]; zero is the end of the
+    /// Moves content into the free part of `buffer`, after [`Self::poll_readable`]; 0 means the end of the
     /// stream.
     pub fn take(&mut self, buffer: &mut Buffer) -> io::Result<usize> {
         let room = buffer.free();
@@ -255,7 +256,7 @@ impl Stream {
         self.content.is_empty() && matches!(self.receiving, Receiving::Ended)
     }
 
-    /// The fields behind the content, once the end was received; given once.
+    /// The trailers, once the end was received; given only once.
     pub fn take_trailers(&mut self) -> Option<Box<Trailers>> {
         self.trailers.take()
     }
@@ -294,13 +295,13 @@ impl Stream {
         Poll::Ready(Ok(head::read_response(&response, is_whole, limits, asked, head, text)))
     }
 
-    /// What has become of a backend's stream whose head has not come.
+    /// The error for a backend's stream whose head has not come.
     fn broken_unanswered(&mut self, error: h2::Error) -> io::Error {
         self.receiving = Receiving::Broken;
         broken_unanswered(error)
     }
 
-    /// Sends a response's head, interim or final; `is_last` when nothing follows.
+    /// Sends a response's head, interim or final; `is_last` if nothing follows.
     pub fn send_head(&mut self, head: Response<()>, is_last: bool) -> io::Result<()> {
         let Sending::Head(stream) = &mut self.sending else { return Err(io::ErrorKind::BrokenPipe.into()) };
         if head.status().is_informational() {
@@ -315,7 +316,7 @@ impl Stream {
     }
 
     /// Sends as much of `content` as the peer's windows have room for now, at least one byte when ready, and
-    /// the end with all of it when it is the last.
+    /// the end with all of it if `content` is the last.
     pub fn poll_send(
         &mut self,
         context: &mut Context<'_>,
@@ -341,8 +342,8 @@ impl Stream {
         Poll::Ready(Ok(count))
     }
 
-    /// Sends as much of `content` as the peer's windows have room for now, and takes it off: the frames hold
-    /// on to it where it is.
+    /// Sends as much of `content` as the peer's windows have room for now, and removes it from `content`: the
+    /// frames refer to it without a copy.
     pub fn poll_send_bytes(
         &mut self,
         context: &mut Context<'_>,
@@ -365,7 +366,7 @@ impl Stream {
         Poll::Ready(Ok(()))
     }
 
-    /// Ends what we send, with `trailers` where there are any. Nothing when it has ended already.
+    /// Ends our direction, with `trailers` if there are any. Does nothing if it has ended already.
     pub fn finish<'a>(&mut self, trailers: impl Iterator<Item = Field<'a>>) -> io::Result<()> {
         match std::mem::replace(&mut self.sending, Sending::Ended) {
             Sending::Ended => Ok(()),
@@ -381,19 +382,20 @@ impl Stream {
         }
     }
 
-    /// Nothing was heard of a backend for too long: its connection is not used for further requests.
+    /// Called when nothing was received from a backend for too long: its connection takes no further
+    /// requests.
     pub fn give_up_connection(&self) {
         if let Some(slot) = &self.slot {
             slot.give_up_connection();
         }
     }
 
-    /// Whether nothing came on a backend's connection since the request was sent.
+    /// Whether nothing was received on a backend's connection since the request was sent.
     pub fn is_unheard(&self) -> bool {
         self.slot.as_ref().is_some_and(|slot| slot.is_unheard())
     }
 
-    /// Breaks the stream off: the peer sees that what it got is not whole.
+    /// Resets the stream: the peer sees that what it got is incomplete.
     pub fn reset(&mut self, why: StreamError) {
         let reason = Reason::from(why.h2_code());
         match std::mem::replace(&mut self.sending, Sending::Ended) {
@@ -403,7 +405,7 @@ impl Stream {
         }
     }
 
-    /// Pending, and the task is woken, for as long as the peer wants the stream.
+    /// Pending as long as the peer wants the stream; then the task is woken.
     pub fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match &mut self.sending {
             Sending::Head(stream) => stream.poll_reset(context).map(|_| ()),
@@ -414,8 +416,8 @@ impl Stream {
 }
 
 impl Drop for Stream {
-    /// Who gives up a request before it is answered makes the `h2` crate break it off. Where there were many,
-    /// it is done later, or not at all: most are answered meanwhile.
+    /// If a request is given up before it is answered, the `h2` crate resets its stream. If there were many
+    /// of these, that is done later, or not at all: most are answered meanwhile.
     fn drop(&mut self) {
         if !matches!(self.receiving, Receiving::Head(_)) {
             return;
@@ -434,7 +436,7 @@ impl Drop for Stream {
     }
 }
 
-/// How much of `wanted` bytes the peer's windows have room for, at least one when ready.
+/// How many of `wanted` bytes the peer's windows have room for, at least one when ready.
 fn poll_room(
     stream: &mut SendStream<Bytes>,
     wanted: usize,
@@ -451,13 +453,14 @@ fn poll_room(
     Poll::Ready(Ok(wanted.min(room)))
 }
 
-/// Why `error` came, for those who decide whether the request may be sent once more.
+/// Converts `error`, for code that decides whether the request may be sent again.
 ///
-/// `ConnectionRefused`: the peer promises that it did nothing with it (RFC 9113 §8.7).
+/// `ConnectionRefused`: the peer guarantees that it did not process the request (RFC 9113 §8.7).
 fn broken(error: h2::Error) -> io::Error {
     let kind = match error.reason() {
         Some(Reason::REFUSED_STREAM) => io::ErrorKind::ConnectionRefused,
-        // Only streams above the last one that it names are told of it, whatever its reason (RFC 9113 §6.8).
+        // Only streams above the last one that a GOAWAY names get this error, whatever its reason (RFC 9113
+        // §6.8).
         _ if error.is_go_away() && error.is_remote() => io::ErrorKind::ConnectionRefused,
         _ if error.is_io() => io::ErrorKind::ConnectionReset,
         Some(Reason::CANCEL | Reason::NO_ERROR) => io::ErrorKind::ConnectionReset,
@@ -466,9 +469,9 @@ fn broken(error: h2::Error) -> io::Error {
     io::Error::new(kind, error)
 }
 
-/// As [`broken`], of a stream whose head has not come.
+/// As [`broken`], for a stream whose head has not come.
 ///
-/// `ConnectionAborted`: its connection ended, and nothing was said of the stream.
+/// `ConnectionAborted`: its connection ended without any message about the stream.
 fn broken_unanswered(error: h2::Error) -> io::Error {
     match error.is_io() {
         true => io::Error::new(io::ErrorKind::ConnectionAborted, error),

@@ -1,43 +1,43 @@
-//! How much of what a client sends is taken before other tasks get their turn.
+//! Limits how much of what a client sends is processed before other tasks get their turn.
 
 use super::frames::{HEADER_BYTES, Part, kind};
 
-/// Bytes received in a turn, content not counted: windows bound that. Of heads they can be ten thousand
-/// fields to read, which the `h2` crate does without a pause for as long as there is something to receive.
+/// Bytes received in a turn, not counting content, which windows bound. Heads of this size can have ten
+/// thousand fields, which the `h2` crate reads without a pause as long as there is something to receive.
 const TURN_BYTES: usize = 16 << 10;
-/// The same before a first request was answered, and once one was refused: room for the head of an ordinary
-/// request.
+/// The same before a first request was answered, and after one was refused: enough for the head of an
+/// ordinary request.
 const FIRST_TURN_BYTES: usize = 2 << 10;
-/// Content of a frame that is so small that keeping it costs more than its bytes.
+/// Frames with less content than this, in bytes, cost more to keep than their content.
 const SMALL_FRAME_BYTES: usize = 256;
-/// What such a frame counts for besides its header: who takes its content must have a turn before there are
-/// too many.
+/// What such a frame counts in addition to its header, in bytes: the task that takes its content must get a
+/// turn before there are too many.
 const SMALL_FRAME_TURN_BYTES: usize = 64;
 
 /// The turn of one connection.
 #[derive(Default)]
 pub struct Turn {
-    /// Bytes received in it, but for content.
+    /// Bytes received in it, without content.
     bytes: usize,
-    /// Bytes still to come of the frame of content under way.
+    /// Bytes still to come of the current frame of content.
     content_left: usize,
     /// Whether the last request was answered, and not refused for its head.
     is_known: bool,
 }
 
 impl Turn {
-    /// Others have theirs now.
+    /// Ends the turn: other tasks run now.
     pub fn end(&mut self) {
         self.bytes = 0;
     }
 
-    /// Bytes that may still be received before others have waited long enough.
+    /// Bytes that may still be received in this turn.
     pub fn left(&self) -> usize {
         let most = if self.is_known { TURN_BYTES } else { FIRST_TURN_BYTES };
         most.saturating_sub(self.bytes).max(self.content_left)
     }
 
-    /// Takes what was received next.
+    /// Counts the next received part.
     pub fn see(&mut self, part: Part<'_>) {
         match part {
             Part::Header(header) => {
@@ -55,7 +55,7 @@ impl Turn {
         }
     }
 
-    /// A request was answered, or refused for its head.
+    /// Notes that a request was answered, or refused for its head.
     pub fn know(&mut self, is_answered: bool) {
         self.is_known = is_answered;
     }
@@ -74,7 +74,7 @@ mod tests {
     fn content_passes_in_one_turn_and_heads_do_not() {
         const PIECE: usize = 1 << 14;
         let mut turn = Turn::default();
-        // A first request with content, as an upload begins.
+        // A first request with content, like the beginning of an upload.
         turn.see(header(kind::HEADERS, 60));
         turn.see(Part::Payload(&[0; 60]));
         for _ in 0..8 {

@@ -1,9 +1,9 @@
-//! The bytes under an HTTP/2 connection, as the `h2` crate wants them: what was received before it began,
-//! then the stream.
+//! The byte stream of an HTTP/2 connection, as the `h2` crate needs it: first the bytes received before
+//! HTTP/2 was recognised, then the stream.
 //!
-//! On the way in, a client's frames are counted ([`FloodBudget`]): `h2` answers or ignores most of what a
-//! peer may send too much of, and a proxy pays for that. Those that say nothing are taken out
-//! ([`EmptyDataFilter`]): of them `h2` bears few.
+//! Incoming frames of a client are counted ([`FloodBudget`]), because `h2` answers or ignores most frames
+//! that a peer may send too many of, and that costs a proxy. Meaningless frames are removed
+//! ([`EmptyDataFilter`]), because `h2` tolerates only few of them.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -27,33 +27,33 @@ use crate::http::h2::heard::Heard;
 use crate::http::h2::malformed::MalformedRequests;
 use crate::http::h2::turn::Turn;
 
-/// Receives in a row of which nothing is left before others get their turn.
+/// Receives in a row of which nothing is left, before other tasks get their turn.
 const RECEIVES: u32 = 8;
-/// Most bytes read away behind our end.
+/// Most bytes that are read and discarded after our end.
 const MOST_READ_AWAY: usize = 16 << 20;
 
-/// What a connection has been given to send and the kernel has not taken: it lies in buffers of the `h2`
-/// crate. Frames' headers and heads are not counted when given but when sent, so that it may be a little less
-/// than there is.
+/// Bytes that a connection has been given to send and the kernel has not taken: they are in buffers of the
+/// `h2` crate. Frame headers and heads are not counted when they are given but only when they are sent, so
+/// the count may be a little too low.
 pub struct Unsent {
     bytes: Cell<u64>,
     most: u64,
-    /// The kernel took nothing when it was last asked.
+    /// Whether the kernel took nothing when it was last asked.
     is_blocked: Cell<bool>,
-    /// All that the kernel ever took.
+    /// All bytes that the kernel ever took.
     sent_bytes: Cell<u64>,
     held: Held,
 }
 
 impl Unsent {
-    /// Nothing yet. At most `most` bytes count against the budget of `buffers`: what was given for streams
+    /// Nothing yet. At most `most` bytes count against the budget of `buffers`: content given for streams
     /// that were reset since is gone.
     pub fn new(most: u64, buffers: &Rc<Buffers>) -> Unsent {
         let (bytes, is_blocked, sent_bytes) = (Cell::new(0), Cell::new(false), Cell::new(0));
         Unsent { bytes, most, is_blocked, sent_bytes, held: Held::new(buffers) }
     }
 
-    /// Content was given to the `h2` crate, which takes no more than the client has room for.
+    /// Notes content that was given to the `h2` crate, which takes no more than the client has room for.
     #[inline]
     pub fn add(&self, bytes: usize) {
         self.set((self.bytes.get() + bytes as u64).min(self.most));
@@ -68,7 +68,8 @@ impl Unsent {
         }
     }
 
-    /// The connection has sent all that it could: what is left waits for the kernel, or nothing is.
+    /// Notes that the connection has sent everything that it could: the rest waits for the kernel, or there
+    /// is none.
     #[inline]
     pub fn settle(&self) {
         if !self.is_blocked.get() {
@@ -83,7 +84,7 @@ impl Unsent {
     }
 }
 
-/// What is watched of a client's connection, by whoever drives it, its streams, and the bytes under it.
+/// State of a client's connection that its driver, its streams, and its byte stream share.
 pub struct Watched {
     pub flood_budget: RefCell<FloodBudget>,
     pub turn: RefCell<Turn>,
@@ -91,14 +92,14 @@ pub struct Watched {
     pub unsent: Unsent,
     /// Bytes received so far.
     pub received_bytes: Cell<u64>,
-    /// We have said our last, and read away what still comes.
+    /// Our direction has ended, and what still came has been read and discarded.
     pub is_shut: Cell<bool>,
     stream: Rc<RefCell<Stream>>,
 }
 
 impl Watched {
-    /// Of a new connection, whose client may send `control_frames` frames without content ahead of what earns
-    /// more.
+    /// For a new connection, whose client may send `control_frames` frames without content before it has
+    /// earned more.
     pub fn new(stream: Stream, control_frames: u32, unsent: Unsent) -> Rc<Watched> {
         Rc::new(Watched {
             flood_budget: RefCell::new(FloodBudget::new(control_frames, clock::now())),
@@ -111,33 +112,33 @@ impl Watched {
         })
     }
 
-    /// How much the client has taken of what it was sent so far, if there is something that it has not taken:
-    /// here or in the kernel. A system call.
+    /// How much the client has taken so far, if there is something that it has not taken, here or in the
+    /// kernel; otherwise `None`. Costs a system call.
     pub fn taken(&self) -> Option<u64> {
         let queued_bytes = self.stream.borrow().unsent_bytes();
         let is_unsent = self.unsent.is_blocked.get() || queued_bytes > 0;
         is_unsent.then(|| self.unsent.sent_bytes.get().saturating_sub(queued_bytes))
     }
 
-    /// What is wrong with the request on `stream` that the `h2` crate does not tell; told once.
+    /// What is wrong with the request on `stream` that the `h2` crate does not report; given only once.
     pub fn violation_of(&self, stream: StreamId) -> Option<Violation> {
         self.malformed.borrow_mut().take(stream.as_u32())
     }
 
-    /// A request was answered.
+    /// Notes that a request was answered.
     pub fn answered(&self) {
         self.turn.borrow_mut().know(true);
         self.flood_budget.borrow_mut().answered();
     }
 
-    /// A request was refused for its head, of so many fields.
+    /// Notes that a request was refused for its head with so many fields.
     pub fn refused(&self, fields: usize) {
         self.turn.borrow_mut().know(false);
         self.flood_budget.borrow_mut().refused(fields);
     }
 
-    /// A piece of an answer was given to the `h2` crate; `is_all` where the client's windows had room for all
-    /// that there was.
+    /// Notes that a piece of an answer was given to the `h2` crate; `is_all` if the client's windows had room
+    /// for all that there was.
     #[inline]
     pub fn gave(&self, bytes: usize, is_all: bool) {
         self.unsent.add(bytes);
@@ -147,26 +148,26 @@ impl Watched {
     }
 }
 
-/// A connection's bytes.
+/// A connection's byte stream.
 pub struct Wire {
     stream: Rc<RefCell<Stream>>,
-    /// Received before it was known that this is HTTP/2.
+    /// Bytes received before it was known that this is HTTP/2.
     first: Option<Buffer>,
-    /// What a client sends, and who looks at it.
+    /// The position in a client's frames, and the state that they update.
     frames: Frames,
     watched: Option<Rc<Watched>>,
-    /// Of a backend: what is heard of it.
+    /// For a backend: what was received from it.
     heard: Option<Rc<Heard>>,
     filter: EmptyDataFilter,
-    /// Received and filtered, and still to be passed on.
+    /// Bytes received and filtered, and still to be passed on.
     filtered: Vec<u8>,
-    /// Bytes read away behind our end.
+    /// Bytes read and discarded after our end.
     read_away: usize,
 }
 
 impl Wire {
-    /// The bytes of a client, those in `first` before all others. What is `watched` sees every byte received
-    /// and sent.
+    /// The byte stream of a client, beginning with `first`. `watched` is updated by every byte received and
+    /// sent.
     pub fn of_client(first: Option<Buffer>, watched: Rc<Watched>) -> Wire {
         let (stream, watched) = (watched.stream.clone(), Some(watched));
         Wire {
@@ -181,7 +182,7 @@ impl Wire {
         }
     }
 
-    /// The bytes of the `stream` to a backend, of which `heard` knows what has come.
+    /// The byte stream to a backend; `heard` notes what is received.
     pub fn of_backend(stream: Stream, heard: Rc<Heard>) -> Wire {
         let stream = Rc::new(RefCell::new(stream));
         let (first, frames, filter) = (None, Frames::default(), EmptyDataFilter::of_backend());
@@ -189,7 +190,8 @@ impl Wire {
         Wire { stream, first, frames, watched, heard, filter, filtered: Vec::new(), read_away: 0 }
     }
 
-    /// What was sent earns the peer the windows that it opens for it: some clients do so every 4 KiB, twice.
+    /// Bytes that were sent earn the peer the window updates that it sends for them: some clients send two
+    /// every 4 KiB.
     fn note_sent(&self, sent: &Poll<io::Result<usize>>) {
         let Some(watched) = &self.watched else { return };
         watched.unsent.note(sent);
@@ -198,8 +200,8 @@ impl Wire {
         }
     }
 
-    /// Whether the peer is heard no longer: it has sent too much, which whoever drives the connection tells
-    /// it.
+    /// Whether nothing more is read from the peer, because it has sent too much; the connection's driver
+    /// tells it so.
     fn is_deaf(&self) -> bool {
         self.watched.as_ref().is_some_and(|watched| watched.flood_budget.borrow().is_exhausted())
     }
@@ -231,7 +233,7 @@ impl AsyncRead for Wire {
 }
 
 impl Wire {
-    /// Receives what the `h2` crate is to see, and counts what came.
+    /// Receives the bytes for the `h2` crate, and counts them.
     fn poll_receive(&mut self, context: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         for _ in 0..RECEIVES {
             let held = self.filter.held();
@@ -242,7 +244,7 @@ impl Wire {
             room.put_slice(held);
             let begun = room.filled().len();
             let polled = self.poll_bytes(context, room);
-            // The end comes without what it cut off.
+            // At the end of the stream, an incomplete frame header is not passed on.
             if !matches!(polled, Poll::Ready(Ok(()))) || room.filled().len() == begun {
                 room.set_filled(before);
                 return polled;
@@ -258,7 +260,7 @@ impl Wire {
         Poll::Pending
     }
 
-    /// The same where there is no room for what is held and more.
+    /// The same if there is no room for more than the held bytes.
     fn poll_receive_apart(
         &mut self,
         context: &mut Context<'_>,
@@ -343,13 +345,13 @@ impl AsyncWrite for Wire {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // What a stream counts as sent is with the kernel.
+        // Bytes that a stream counts as sent are with the kernel.
         Poll::Ready(Ok(()))
     }
 
-    /// Says that nothing more will be sent to a client, and reads away what it sends until it ends too: to
-    /// close with bytes unread makes the kernel send a reset, which destroys what the client has not read
-    /// yet. Whoever drives the connection bounds the time.
+    /// Ends our direction to a client, then reads and discards what the client sends until it ends too:
+    /// closing with bytes unread makes the kernel send a reset, which destroys what the client has not read
+    /// yet. The connection's driver bounds the time.
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(watched) = &self.watched else { return self.stream.borrow_mut().poll_shutdown(context) };
         if !watched.is_shut.get() {
@@ -362,7 +364,7 @@ impl AsyncWrite for Wire {
         for _ in 0..RECEIVES {
             let mut waste = [0; 16 << 10];
             let mut room = ReadBuf::new(&mut waste);
-            // An end by an error is one.
+            // An end by an error counts as an end.
             let read = ready!(self.stream.borrow_mut().poll_read(context, &mut room));
             let count = room.filled().len();
             self.read_away += count;

@@ -1,4 +1,4 @@
-//! A request stream whose peer is a backend: the head and content of a request out, a response in.
+//! A request stream to a backend: sends the head and content of a request, receives a response.
 
 use std::io;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use super::shared::{Shared, number};
 use super::stream::{HeadError, Sending, Stream};
 
 impl Stream {
-    /// A stream to a backend, with the request's head to be sent first; `is_whole` when nothing follows it.
+    /// A stream to a backend, on which the request's head is sent first; `is_whole` if nothing follows it.
     pub fn of_backend(
         shared: &Rc<Shared>,
         reader: RequestStream,
@@ -27,7 +27,7 @@ impl Stream {
         stream.slot = Some(slot);
         stream.pending = head;
         stream.sending = if is_whole { Sending::Ending } else { Sending::Content };
-        // As far as there is room now. What is wrong with the stream, whoever reads the answer finds out.
+        // As far as there is room now. If the stream is broken, whoever reads the response will notice.
         let _ = stream.poll_pending(&mut Context::from_waker(std::task::Waker::noop()));
         stream
     }
@@ -42,7 +42,8 @@ impl Stream {
         text: &mut Vec<u8>,
     ) -> Poll<io::Result<Result<(), Violation>>> {
         self.trailer_limits = limits.trailers_of_responses();
-        // What of the request there was no room for. A backend that wants no more of it may answer still.
+        // The rest of the request, for which there was no room before. A backend that wants no more of it may
+        // still answer.
         let _ = self.poll_pending(context);
         //= https://www.rfc-editor.org/rfc/rfc9114#section-5.2
         //# Requests on stream IDs greater than or equal to the indicated identifier
@@ -56,7 +57,7 @@ impl Stream {
                 return Poll::Ready(Err(error));
             }
             if self.section.is_none() {
-                // The end stands where a head should, or content before it, which is a fault.
+                // The end, or content, came where a head should be, which is an error.
                 return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
             }
         }
@@ -77,7 +78,7 @@ impl Stream {
                 self.reader.await_final_head();
                 Ok(builder.finish(false))
             }
-            // What is known of the end now decides whether the response has a body at all.
+            // Whether the end has been received by now decides whether the response has a body at all.
             Ok(()) => match self.poll_advance(context) {
                 Poll::Ready(Err(error)) => Err(error),
                 Poll::Ready(Ok(())) => Ok(builder.finish(self.is_ended())),
@@ -88,20 +89,22 @@ impl Stream {
         })
     }
 
-    /// Nothing was heard of a backend for too long: its connection is not used for further requests.
+    /// Called when nothing was received from a backend for too long: its connection takes no further
+    /// requests.
     pub fn give_up_connection(&self) {
         if let Some(slot) = &self.slot {
             slot.give_up_connection();
         }
     }
 
-    /// Whether nothing at all came from the backend since the request was sent, although it is time.
+    /// Whether nothing at all was received from the backend since the request was sent, although something is
+    /// overdue.
     pub fn is_unheard(&self) -> bool {
         self.slot.as_ref().is_some_and(QuicSlot::is_unheard)
     }
 
-    /// The backend broke off its answer. `ConnectionRefused`: it promises that it did nothing with the
-    /// request. `ConnectionAborted`: all of the connection is gone.
+    /// Handles a response that the backend broke off. `ConnectionRefused`: the backend guarantees that it did
+    /// not process the request. `ConnectionAborted`: the whole connection is gone.
     pub(super) fn abandoned_by_backend(&mut self, broken: &Broken) -> io::Error {
         match broken {
             Broken::Reset(code) => {
@@ -119,7 +122,7 @@ impl Stream {
     //= https://www.rfc-editor.org/rfc/rfc9114#section-4.1
     //# Clients MUST NOT discard complete responses as a result of
     //# having their request terminated abruptly
-    /// The backend takes no more of the request; its answer is read all the same.
+    /// Handles a backend that takes no more of the request; its response is still read.
     pub(super) fn refused_by_backend(&mut self, broken: &Broken) -> io::Error {
         (self.pending, self.pending_content) = (Bytes::new(), Bytes::new());
         if self.sending != Sending::Ended {
@@ -131,7 +134,7 @@ impl Stream {
         io::ErrorKind::ConnectionReset.into()
     }
 
-    /// Nobody needs the stream any more: what is not whole is broken off.
+    /// Called when nobody needs the stream any more: what is incomplete is reset.
     pub(super) fn leave_backend(&mut self) {
         let code = Code::RequestCancelled.value();
         self.shared.awaited.borrow_mut().remove(&number(self.id));

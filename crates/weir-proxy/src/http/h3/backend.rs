@@ -1,4 +1,4 @@
-//! HTTP/3 towards backends: drives connections, and sends requests over those there are.
+//! HTTP/3 to backends: drives connections, and sends requests over open ones.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -23,27 +23,27 @@ use super::stream::Stream;
 use crate::backends::OpenCount;
 use crate::http::under_way::UnderWay;
 
-/// What a backend may send of one response before the client has taken any of it.
+/// Bytes that a backend may send of one response before the client has taken any of it.
 pub(super) const STREAM_WINDOW_BYTES: u32 = 256 << 10;
-/// The same for all responses of a connection together: so much that each may fill its own.
+/// The same for all responses of a connection together: large enough that each can fill its own window.
 const CONNECTION_WINDOW_BYTES: u32 = STREAM_WINDOW_BYTES * STREAMS as u32;
-/// Longest silence of a connection on which nothing is asked, and the time in which a dead one is noticed:
-/// three questions whether the backend is there go unanswered.
+/// Longest silence of a connection without requests, and the time in which a dead one is noticed: three pings
+/// go unanswered.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Unidirectional streams of a backend: three that steer, and some for extensions that we do not know.
+/// Unidirectional streams of a backend: three for control, and some for extensions that we do not know.
 const STEERING_STREAMS: u32 = 16;
 /// Bytes of handshake messages that may arrive out of order.
 const CRYPTO_BYTES: usize = 64 << 10;
 
-/// The protocol's settings for connections that speak with `tls`.
+/// The QUIC settings for connections that use `tls`.
 ///
-/// `None` where that has no cipher suite for first packets, which no policy of ours lacks.
+/// `None` if `tls` lacks the cipher suite for first packets, which none of our policies does.
 pub fn client_config(tls: &Arc<rustls::ClientConfig>) -> Option<ClientConfig> {
     let crypto = QuicClientConfig::try_from(tls.clone()).ok()?;
     let mut config = ClientConfig::new(Arc::new(crypto));
     let mut transport = TransportConfig::default();
     transport
-        // Backends open no streams but those that steer.
+        // Backends only open control streams.
         .max_concurrent_bidi_streams(VarInt::from_u32(0))
         .max_concurrent_uni_streams(VarInt::from_u32(STEERING_STREAMS))
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
@@ -56,8 +56,8 @@ pub fn client_config(tls: &Arc<rustls::ClientConfig>) -> Option<ClientConfig> {
 }
 
 impl QuicConnections {
-    /// Takes up a connection whose handshake is over, and takes room on it; `None` where the backend allows
-    /// no request at all.
+    /// Registers a connection whose handshake is complete, and takes a stream on it; `None` if the backend
+    /// allows no requests at all.
     pub fn begin(
         self: &Rc<Self>,
         quic: Rc<Connection>,
@@ -143,7 +143,7 @@ fn poll_end(
 }
 
 impl QuicSlot {
-    /// Sends a request's head; `is_whole` when nothing follows it.
+    /// Sends a request's head; `is_whole` if nothing follows it.
     pub fn send(self, head: &http::Request<()>, is_whole: bool) -> Option<Stream> {
         let shared = self.connection.shared.clone();
         let reader = shared.protocol.borrow_mut().admit(number(self.id))?;

@@ -1,5 +1,5 @@
-//! HTTP/3 connections to one backend on one worker, which the exchanges of many clients share: which there
-//! are, and which has room.
+//! HTTP/3 connections to one backend on one worker, which the exchanges of many clients share: which
+//! connections there are, and which has room.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,8 +12,8 @@ use weir_io::clock;
 use super::shared::Shared;
 use crate::http::shared_connections::SharedConnections;
 
-/// Most requests under way on one connection, however many the backend allows: so many windows of answers it
-/// can fill ([`super::backend`]).
+/// Most concurrent requests on one connection, however many the backend allows: it can fill the windows of so
+/// many responses ([`super::backend`]).
 pub const STREAMS: usize = 100;
 
 /// The connections to one backend.
@@ -23,20 +23,20 @@ pub type QuicConnections = SharedConnections<QuicConnection>;
 pub struct QuicConnection {
     pub(super) shared: Rc<Shared>,
     pub(super) streams: Cell<usize>,
-    /// No further requests go over it: the backend said so, or it seems dead.
+    /// It takes no further requests: the backend said so, or it seems dead.
     pub(super) is_over: Cell<bool>,
     /// [`weir_state::Resolved::moves`] when it was opened.
     pub(super) moves: u32,
     pub(super) idle_since: Cell<Duration>,
 }
 
-/// Room for one request on a connection; kept by its stream until it is gone.
+/// A place for one request on a connection; its stream holds it until it ends.
 pub struct QuicSlot {
     pub(super) connection: Rc<QuicConnection>,
     owner: Rc<QuicConnections>,
-    /// The stream, which is open.
+    /// The QUIC stream, which is open.
     pub(super) id: StreamId,
-    /// Whether a request was put on it, which ends it.
+    /// Whether a request was sent on it, which then also ends it.
     pub(super) is_used: Cell<bool>,
     taken_at: Duration,
 }
@@ -56,13 +56,13 @@ impl Drop for QuicSlot {
 }
 
 impl QuicSlot {
-    /// Nothing was heard for too long: later requests had better go over another connection.
+    /// Called when nothing was received for too long: later requests should use another connection.
     pub fn give_up_connection(&self) {
         self.connection.is_over.set(true);
     }
 
-    /// Whether nothing has come on the connection since there was room on it, not even that the request has
-    /// arrived, which is overdue.
+    /// Whether nothing has come on the connection since this place was taken, not even an acknowledgement of
+    /// the request, which is overdue.
     pub(super) fn is_unheard(&self) -> bool {
         self.connection.shared.quic.is_unheard_for(clock::now().saturating_sub(self.taken_at))
     }
@@ -74,11 +74,11 @@ impl QuicConnection {
         if self.is_over.get() || quic.is_over() || self.streams.get() >= STREAMS {
             return None;
         }
-        // It may come back: what is under way waits for it, and nothing else.
+        // The backend may come back: running requests wait for it, but no new ones use it.
         if quic.seems_gone() {
             return None;
         }
-        // The backend says how many may be open.
+        // The backend limits how many streams may be open.
         let id = quic.open(Dir::Bi)?;
         self.streams.set(self.streams.get() + 1);
         let (connection, owner, is_used) = (self.clone(), owner.clone(), Cell::new(false));
@@ -87,7 +87,7 @@ impl QuicConnection {
 }
 
 impl QuicConnections {
-    /// Room on an open connection that goes to where the backend is now; `None` when there is none.
+    /// A place on an open connection to the backend's current address; `None` if there is none.
     pub fn stream_slot(self: &Rc<Self>, moves: u32) -> Option<QuicSlot> {
         let mut open = self.open.borrow_mut();
         if open.is_empty() {
@@ -97,14 +97,14 @@ impl QuicConnections {
         open.iter().filter(|connection| connection.moves == moves).find_map(|it| it.slot(self))
     }
 
-    /// Takes a new connection up.
+    /// Registers a new connection.
     pub(super) fn take_up(self: &Rc<Self>, connection: &Rc<QuicConnection>) -> Option<QuicSlot> {
         self.open.borrow_mut().push(connection.clone());
         connection.slot(self)
     }
 
-    /// Closes connections that carry nothing and have not for `longest`, or that lead to where the backend no
-    /// longer is.
+    /// Closes connections that have carried nothing for `longest`, or that lead to an address that the
+    /// backend has left.
     pub fn retire(&self, now: Duration, longest: Duration, moves: u32) {
         self.open.borrow_mut().retain(|connection| {
             let is_old = now.saturating_sub(connection.idle_since.get()) >= longest;
@@ -117,7 +117,7 @@ impl QuicConnections {
         });
     }
 
-    /// Closes up to `most` of those that carry nothing; gives how many.
+    /// Closes up to `most` connections that carry nothing; gives how many.
     pub fn close_idle(&self, most: usize) -> usize {
         let mut closed = 0;
         self.open.borrow_mut().retain(|connection| {
@@ -132,7 +132,7 @@ impl QuicConnections {
         closed
     }
 
-    /// Ends all, whatever they carry; gives how many.
+    /// Ends all connections, whatever they carry; gives how many.
     pub fn end_all(&self) -> usize {
         let all = std::mem::take(&mut *self.open.borrow_mut());
         for connection in &all {

@@ -1,4 +1,5 @@
-//! A listener as the QUIC transport sees it: who may connect, with which settings, and what is spoken then.
+//! A listener as the QUIC transport uses it: decides who may connect, with which settings, and serves the
+//! connection.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -23,7 +24,7 @@ use crate::http::under_way::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
 use crate::listener_socket::ListenerSocket;
 use crate::worker::{ListenerSlot, SessionCount, Worker};
 
-/// Unidirectional streams of a client: three that steer, and some for extensions that we do not know (RFC
+/// Unidirectional streams of a client: three for control, and some for extensions that we do not know (RFC
 /// 9114 section 6.2).
 const STEERING_STREAMS: u32 = 16;
 /// Bytes of handshake messages that may arrive out of order (threat D4).
@@ -34,23 +35,24 @@ pub struct ListenerFront {
     worker: Rc<Worker>,
     socket: Rc<ListenerSocket>,
     keys: Arc<Keys>,
-    /// Made for the listener as it was then.
+    /// The settings, and the listener that they were made for.
     made: RefCell<Option<(Arc<Listener>, Arc<ServerConfig>)>>,
 }
 
-/// What a connection has from when it began: its handshake goes by the rules of then.
+/// What a connection keeps from its beginning: its handshake uses the rules in force then.
 struct Admitted {
     slot: Rc<ListenerSlot>,
     _count: SessionCount,
 }
 
 impl ListenerFront {
-    /// For what `socket` belongs to, now and after each reload.
+    /// For the listener that `socket` belongs to, now and after each reload.
     pub fn new(worker: Rc<Worker>, socket: Rc<ListenerSocket>, keys: Arc<Keys>) -> ListenerFront {
         ListenerFront { worker, socket, keys, made: RefCell::default() }
     }
 
-    /// Uses the cryptography once before the first client does, who would take the time for the round trip's.
+    /// Uses the cryptography once before the first client does: the delay would distort the measured
+    /// round-trip time.
     pub fn warm_up(&self) {
         if let Some(tls) = &self.socket.slot().current().shared.tls {
             weir_tls::warm_up(tls);
@@ -68,7 +70,7 @@ impl ListenerFront {
         let crypto = match QuicServerConfig::try_from(tls) {
             Ok(crypto) => crypto,
             Err(error) => {
-                // Its one cause is a policy without the cipher suite of first packets.
+                // The only cause is a policy without the cipher suite of first packets.
                 tracing::error!(listener = listener.config.name, %error, "http/3 can't be served");
                 return None;
             }
@@ -95,7 +97,7 @@ fn transport(listener: &Listener) -> TransportConfig {
         .receive_window(VarInt::from_u32(CONNECTION_WINDOW_BYTES))
         .max_idle_timeout(idle)
         .crypto_buffer_size(CRYPTO_BYTES)
-        // Nobody here listens to datagrams (RFC 9221).
+        // Nothing here uses datagrams (RFC 9221).
         .datagram_receive_buffer_size(None);
     transport
 }
@@ -113,7 +115,7 @@ impl Front for ListenerFront {
             handshake_timeout: timeout.handshake,
             idle_timeout: timeout.client_idle.max(Duration::from_secs(1)),
             control_frames: listener.shared.config.http().limits.control_frames,
-            // Else whoever names others' addresses could take all places, those of TCP too.
+            // Otherwise a client that spoofs addresses could take all places, including those of TCP.
             wants_proof: listener.shared.is_half_full(),
         })
     }
@@ -122,7 +124,7 @@ impl Front for ListenerFront {
         let slot = self.socket.slot();
         let listener = slot.current();
         if !listener.shared.admit() {
-            // Somebody idle makes room for when the client asks again.
+            // An idle session makes room for when the client tries again.
             self.worker.evict(Idle::Session { listener: listener.shared.number() });
             listener.shared.cells.of(self.worker.number).count_rejected(Rejected::ListenerConnections);
             return None;
@@ -135,7 +137,8 @@ impl Front for ListenerFront {
         let slot = connection.look_at_guard(|guard| Some(guard.downcast_ref::<Admitted>()?.slot.clone()));
         let slot = slot.flatten().unwrap_or_else(|| self.socket.slot());
         let listener = slot.current();
-        // Only now: an address that is not proved may be anybody's, and must not use up that one's share.
+        // Only now: an address that is not validated may be spoofed, and must not use up the share of its
+        // owner.
         let Ok(counted) = listener.shared.count_client(connection.client().ip()) else {
             listener.shared.cells.of(self.worker.number).count_rejected(Rejected::ClientConnections);
             return connection.close(Code::ExcessiveLoad.value(), "");

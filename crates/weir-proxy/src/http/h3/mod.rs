@@ -1,5 +1,5 @@
-//! HTTP/3 (RFC 9114): requests of clients' QUIC connections to exchanges, and those of exchanges to backends.
-//! What frames and fields mean is `weir_http::h3`'s, how datagrams go is [`weir_quic`]'s.
+//! HTTP/3 (RFC 9114): from clients' QUIC connections to exchanges, and from exchanges to backends.
+//! `weir_http::h3` defines what frames and fields mean, [`weir_quic`] transports the datagrams.
 
 mod asked;
 mod backend;

@@ -1,4 +1,4 @@
-//! A client's HTTP/3 connection: requests in, each to an exchange of its own.
+//! A client's HTTP/3 connection: receives requests, and gives each to an exchange of its own.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -31,17 +31,16 @@ use crate::http::tasks;
 use crate::http::under_way::{ExchangeCount, UnderWay};
 use crate::worker::{ListenerSlot, Worker};
 
-/// A client that is asked whether it is there, and says nothing for so long while the connection is being
-/// closed, has gone.
+/// A client that does not answer pings for this long while the connection is being closed is considered gone.
 const SILENCE: Duration = Duration::from_secs(5);
-/// Serves a connection whose handshake is over, to its end.
+/// Serves a connection whose handshake is complete, to its end.
 pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, quic: Rc<Connection>) {
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);
     let listener = slot.current();
     deadline.belongs_to(listener.shared.number());
     let limits = &listener.shared.config.http().limits;
-    // An origin's server of WebSockets would have to be asked in HTTP/1.1: see RFC 9220.
+    // A WebSocket server behind Weir would have to be asked in HTTP/1.1: see RFC 9220.
     let config = Config::new(&limits_of(limits));
     let shared = Rc::new(Shared {
         protocol: RefCell::new(h3::Connection::new(&config, worker.draw() as u32)),
@@ -76,7 +75,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, quic: Rc<Connecti
     driver.run().await;
 }
 
-/// Who the client is: its address as it has proved it.
+/// The client, with its validated address.
 fn peer(
     worker: &Rc<Worker>,
     slot: &Rc<ListenerSlot>,
@@ -96,7 +95,7 @@ fn peer(
     })
 }
 
-/// What the TLS handshake came to.
+/// The result of the TLS handshake.
 fn secure(slot: &ListenerSlot, quic: &Connection) -> Option<Rc<Secure>> {
     let server = slot.current().shared.tls.clone()?;
     let agreed = quic.handshake();
@@ -109,26 +108,27 @@ fn secure(slot: &ListenerSlot, quic: &Connection) -> Option<Rc<Secure>> {
         server_name: name.map(|name| name.to_ascii_lowercase().into()),
         alpn: alpn.map(Vec::into_boxed_slice),
         version: ProtocolVersion::TLSv1_3,
-        // Quinn keeps it to itself.
+        // Quinn does not give it out.
         cipher: None,
         client_subject: subject_of(client_certificate.as_deref()),
         client_certificate,
     }))
 }
 
-/// How far the connection is on its way out.
+/// How far the connection is on its way to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Draining {
     Not,
-    /// The client was told that an end will come; what it sent before it could know is still taken.
+    /// The client was told that the end is near; requests that it sent before it could know are still
+    /// accepted.
     Announced {
         since: Duration,
     },
-    /// No more requests are taken.
+    /// No more requests are accepted.
     Refusing,
 }
 
-/// What drives one connection.
+/// The state of the task that drives one connection.
 struct Driver {
     shared: Rc<Shared>,
     peer: Rc<Peer>,
@@ -137,14 +137,14 @@ struct Driver {
     streams: u32,
     /// The client's unidirectional streams.
     steering: Vec<StreamId>,
-    /// While no exchange is under way.
+    /// Set while no exchange is running.
     idleness: Option<Idleness>,
     /// Since when it counts as idle.
     idle_since: Option<Duration>,
     draining: Draining,
-    /// When draining goes on whatever the client does.
+    /// When the connection ends whatever the client does.
     end_at: Duration,
-    /// When the client was first asked whether it is there, and when it is asked next.
+    /// When the client was first pinged, and when it is pinged next.
     asked_at: Option<Duration>,
     probe_at: Duration,
 }
@@ -159,7 +159,7 @@ impl Driver {
         }
     }
 
-    /// Moves everything on; ready when the connection is over, and with what ended it when it was us.
+    /// Moves everything on; ready when the connection is over, with the reason if we ended it.
     fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<Option<(End, Code)>> {
         self.shared.under_way.driven_by(context);
         if self.shared.quic.poll_lost(context).is_ready() {
@@ -190,7 +190,7 @@ impl Driver {
         }
     }
 
-    /// Begins an exchange for each new request, as many as may be under way at once.
+    /// Begins an exchange for each new request, up to the limit of concurrent ones.
     fn take_requests(&mut self, context: &mut Context<'_>) {
         while self.shared.under_way.count() < self.streams
             && let Poll::Ready(Some(id)) = self.shared.quic.poll_accept(Dir::Bi, context)
@@ -216,8 +216,8 @@ impl Driver {
         }
     }
 
-    /// Takes note of exchanges that began or ended. Of a connection that is idle for too long QUIC takes care
-    /// by itself, but not of a client that says something and reads nothing.
+    /// Notes exchanges that began or ended. QUIC itself ends a connection that is idle for too long, but not
+    /// one whose client sends something and reads nothing.
     fn watch_idleness(&mut self, context: &mut Context<'_>) {
         let is_busy = self.shared.under_way.count() > 0;
         if is_busy == self.idleness.is_some() {
@@ -259,8 +259,8 @@ impl Driver {
         false
     }
 
-    /// Tells the client of the end that is to come, refuses requests a round trip later, and closes once all
-    /// are done.
+    /// Announces the end to the client, refuses further requests a round trip later, and closes once all are
+    /// done.
     fn drain(&mut self, context: &mut Context<'_>) -> Option<End> {
         let until = self.peer.slot.draining_until();
         if until.is_none() && !self.deadline.is_shed() {
@@ -289,13 +289,13 @@ impl Driver {
             return None;
         }
         let is_answered = self.shared.under_way.count() == 0 && self.shared.late.get() == 0;
-        // Closing takes back what the client does not have yet, so its answers must have arrived.
+        // Closing discards what the client has not received yet, so its answers must have been acknowledged.
         let is_over = is_answered && self.shared.quic.poll_acknowledged(context).is_ready();
         (is_over || is_gone || now >= self.end_at).then_some(reason)
     }
 
-    /// Asks the client now and then whether it is there; whether it has gone. What one that has gone does not
-    /// acknowledge must not keep a process from its end.
+    /// Pings the client now and then; gives whether it has gone. A process must not be kept from ending by
+    /// data that a client which has gone does not acknowledge.
     fn look_for_client(&mut self, now: Duration) -> bool {
         let silence = self.shared.quic.silence();
         if now >= self.probe_at {
@@ -307,7 +307,7 @@ impl Driver {
     }
 }
 
-/// A request, counted among those of its connection until it is served.
+/// A request, which counts as an exchange of its connection until it is served.
 pub struct ReceivedRequest {
     shared: Rc<Shared>,
     peer: Rc<Peer>,
@@ -318,7 +318,7 @@ pub struct ReceivedRequest {
 /// Serves one request.
 pub async fn serve_request(received: ReceivedRequest) {
     let ReceivedRequest { shared, peer, mut stream, mut count } = received;
-    // Before anything is set aside for it: its head must be here.
+    // Before anything is allocated for it: its head must be here.
     match await_section(&peer, &mut stream).await {
         Ok(()) => {}
         Err(NoHead::Gone) => return,
@@ -332,7 +332,7 @@ pub async fn serve_request(received: ReceivedRequest) {
             let Muxed::H3(h3) = &mut *stream else { return Err(Failure::ClientClosed) };
             let read = poll_fn(|context| match h3.poll_head(context, limits, &mut exchange.request, text) {
                 Poll::Ready(read) => Poll::Ready(Some(read)),
-                // It waits for the client's encoder (threat C4).
+                // It waits for the client's QPACK encoder (threat C4).
                 Poll::Pending if deadline.has_passed() => Poll::Ready(None),
                 Poll::Pending => Poll::Pending,
             });
@@ -357,8 +357,8 @@ pub async fn serve_request(received: ReceivedRequest) {
     }
 }
 
-/// A request that came before the handshake is over may be a copy: it is served at once if it may be
-/// repeated, and else waits (threat C7).
+/// Handles a request that came before the handshake was complete and may be a replay: it is served at once if
+/// it may be repeated, and otherwise waits (threat C7).
 async fn take_up(
     shared: &Shared,
     stream: &mut Muxed,
@@ -369,7 +369,7 @@ async fn take_up(
         return Ok(());
     }
     let request = &exchange.request;
-    // RFC 8470 section 3: what a resource does with a repeated request is known of safe methods only.
+    // RFC 8470 section 3: only for safe methods is it known what a resource does with a repeated request.
     let may_be_repeated = matches!(request.method(), Method::Get | Method::Head | Method::Options)
         && request.body().is_empty()
         && !request.is_extended_connect();
@@ -381,7 +381,7 @@ async fn take_up(
     Ok(())
 }
 
-/// Why the head of a request is not waited for any more.
+/// Why the head of a request is no longer waited for.
 enum NoHead {
     /// It did not come in time.
     Late,
@@ -389,7 +389,7 @@ enum NoHead {
     Gone,
 }
 
-/// Waits for the bytes of the head, for `timeout.header` at the most.
+/// Waits for the bytes of the head, at most for `timeout.header`.
 async fn await_section(peer: &Peer, stream: &mut Stream) -> Result<(), NoHead> {
     let mut deadline: Option<Deadline> = None;
     poll_fn(|context| match stream.poll_section(context) {

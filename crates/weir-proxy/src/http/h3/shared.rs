@@ -1,4 +1,4 @@
-//! What the streams of one HTTP/3 connection share, and its driver with them.
+//! State that the streams of one HTTP/3 connection share with each other and with its driver.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -17,23 +17,23 @@ use weir_quic::connection::{Connection, StreamError};
 
 use crate::http::under_way::UnderWay;
 
-/// How long the end of an answer may wait for the client to make room for some more of it.
+/// How long the end of an answer may wait for the client to make room for more of it.
 const LATE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Longest time that the answer to a malformed request has to arrive.
 const LONGEST_ROUND_TRIPS: Duration = Duration::from_millis(500);
 
-/// So many bytes of instructions for the client's QPACK encoder do not wait for an answer that takes them
-/// along.
+/// Instructions for the client's QPACK encoder wait for an answer to be sent with, unless they are at least
+/// this many bytes.
 const INSTRUCTION_BYTES: usize = 64;
 
-/// Bytes taken at once from a stream that steers the connection.
+/// Bytes that are read at once from a control stream.
 const READ_BYTES: usize = 4 << 10;
 
-/// Streams whose fields wait for the client's encoder, and who waits for them.
+/// Streams whose fields wait for the client's encoder, and their wakers.
 pub type Blocked = HashMap<u64, Option<Waker>, foldhash::fast::RandomState>;
 
-/// What the streams of a connection share.
+/// State that the streams of a connection share.
 pub struct Shared {
     pub quic: Rc<Connection>,
     pub protocol: RefCell<h3::Connection>,
@@ -41,28 +41,29 @@ pub struct Shared {
     pub(super) own: [Cell<Option<StreamId>>; 2],
     /// Streams that wait for the client's encoder.
     pub(super) blocked: RefCell<Blocked>,
-    /// A server does nothing with requests on streams from this one on (RFC 9114 section 5.2).
+    /// A server does not process requests on streams from this one on (RFC 9114 section 5.2).
     pub(super) refused_from: Cell<u64>,
-    /// Who waits for the head of a response, by stream.
+    /// Wakers of those that wait for the head of a response, by stream.
     pub(super) awaited: RefCell<HashMap<u64, Waker, foldhash::fast::RandomState>>,
-    /// What requests that are broken off are charged to: the client's frames are, where they are received.
+    /// Requests that are broken off are charged to it. The client's frames are charged where they are
+    /// received.
     pub(super) flood_budget: RefCell<Budget>,
     pub(super) is_flooded: Cell<bool>,
     pub(super) under_way: Rc<UnderWay>,
-    /// Whose budget what waits for the client counts against.
+    /// Data that waits for the client counts against its budget.
     pub(super) buffers: Rc<Buffers>,
-    /// Ends of answers that wait for the client to make room; their exchanges are over.
+    /// How many ends of answers wait for the client to make room; their exchanges are over.
     pub(super) late: Cell<u32>,
 }
 
 impl Shared {
-    /// Closes the connection for what the client did.
+    /// Closes the connection because of an error by the client.
     pub fn fail(&self, fault: Fault) {
         tracing::debug!(client = %self.quic.client(), fault = fault.word(), "http/3 connection closed");
         self.quic.close(fault.code().value(), fault.sentence());
     }
 
-    /// A request was broken off for no reason of ours.
+    /// Notes that a request was broken off for no reason of ours.
     pub fn count_broken(&self) {
         if !self.flood_budget.borrow_mut().charge(RESET_COST, clock::now) {
             self.is_flooded.set(true);
@@ -70,7 +71,7 @@ impl Shared {
         }
     }
 
-    /// Nothing more of a request's stream is read.
+    /// Stops reading a request's stream.
     pub fn abandon(&self, id: StreamId) {
         self.blocked.borrow_mut().remove(&number(id));
         let abandoned = self.protocol.borrow_mut().abandon(number(id));
@@ -80,12 +81,12 @@ impl Shared {
         self.note_instructions();
     }
 
-    /// A stream waits for the client's encoder.
+    /// Notes that a stream waits for the client's encoder.
     pub fn block(&self, id: StreamId, context: &Context<'_>) {
         self.blocked.borrow_mut().insert(number(id), Some(context.waker().clone()));
     }
 
-    /// Whether it still does.
+    /// Whether the stream still waits for it.
     pub fn is_blocked(&self, id: StreamId, context: &Context<'_>) -> bool {
         match self.blocked.borrow_mut().get_mut(&number(id)) {
             Some(waker) => {
@@ -96,16 +97,16 @@ impl Shared {
         }
     }
 
-    /// Our QPACK decoder may have something to say. It is said together with the next answer: by itself it
-    /// would be a packet of ours and one more of the client's for each request. Only much of it is sent at
-    /// once.
+    /// Notes that our QPACK decoder may have something to send. It is sent together with the next answer,
+    /// because otherwise it would cost one more packet of ours and one of the client's for each request. Only
+    /// a large amount is sent at once.
     pub fn note_instructions(&self) {
         if self.protocol.borrow_mut().pending(OwnStream::QpackDecoder).len() >= INSTRUCTION_BYTES {
             self.under_way.wake_driver();
         }
     }
 
-    /// Takes what the peer's control and QPACK streams say, of which `steering` are open.
+    /// Reads the peer's control and QPACK streams, of which those in `steering` are open.
     pub(super) fn steer(&self, steering: &mut Vec<StreamId>, context: &mut Context<'_>) -> Result<(), Fault> {
         while let Poll::Ready(Some(id)) = self.quic.poll_accept(Dir::Uni, context) {
             steering.push(id);
@@ -126,7 +127,7 @@ impl Shared {
                         waker.wake();
                     }
                 }
-                // To a server it says something of pushes, of which there are none.
+                // For a server this concerns pushes, which do not exist here.
                 Event::GoAway(id) => {
                     self.refused_from.set(id);
                     self.awaited.borrow_mut().drain().for_each(|(_, waker)| waker.wake());
@@ -137,7 +138,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Sends what our own unidirectional streams have to say.
+    /// Sends what our own unidirectional streams have to send.
     pub fn send_own(&self, context: &mut Context<'_>) -> Result<(), Fault> {
         for (own, place) in OwnStream::ALL.into_iter().zip(&self.own) {
             loop {
@@ -148,8 +149,8 @@ impl Shared {
                 if place.get().is_none() {
                     place.set(self.quic.open(Dir::Uni));
                 }
-                // A client that allows none can't be told anything; RFC 9114 section 6.2 wants it to allow
-                // three.
+                // A client that allows no streams can't be sent anything; RFC 9114 section 6.2 requires it to
+                // allow three.
                 let Some(id) = place.get() else { break };
                 let mut rest = pending.clone();
                 match self.quic.poll_write(id, &mut rest, context) {
@@ -164,19 +165,19 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether there is something of answers whose exchanges are over that the client does not have yet. The
-    /// driver is woken when that changes.
+    /// Whether the client has not received everything of answers whose exchanges are over. The driver is
+    /// woken when that changes.
     pub(super) fn is_unsent(&self, context: &mut Context<'_>) -> bool {
         self.late.get() > 0 || self.quic.poll_acknowledged(context).is_pending()
     }
 
-    /// Sends the end of an answer whose exchange is over already, and forgets the stream then.
+    /// Sends the end of an answer whose exchange is already over, and then forgets the stream.
     /// `malformed_code` ends the answer to a malformed request (RFC 9114 section 4.1.2): it is sent when the
-    /// answer has had time to arrive, for many a client drops what it has not read yet.
+    /// answer has had time to arrive, because many clients then discard what they have not read yet.
     pub fn send_late(self: &Rc<Self>, id: StreamId, rest: [Bytes; 2], malformed_code: Option<u64>) {
         let shared = self.clone();
         self.late.set(self.late.get() + 1);
-        // What is sent from where it is kept is none of the connection's.
+        // Content that is sent from where it is stored is not counted here.
         let held = Held::new(&self.buffers);
         held.set(rest[0].len() as u64);
         tokio::task::spawn_local(async move {
@@ -205,7 +206,7 @@ impl Shared {
     }
 }
 
-/// Whether a unidirectional stream of the peer goes on.
+/// Reads a unidirectional stream of the peer; gives whether it goes on.
 fn read_steering(shared: &Shared, id: StreamId, context: &mut Context<'_>) -> Result<bool, Fault> {
     loop {
         match shared.quic.poll_read(id, READ_BYTES, context) {

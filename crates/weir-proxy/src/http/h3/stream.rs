@@ -1,7 +1,7 @@
-//! One request stream of an HTTP/3 connection: a head and content in, a head and content out, an end.
+//! One request stream of an HTTP/3 connection: receives a head and content, sends a head and content, ends.
 //!
-//! Flow control is tied to whoever takes the content: nothing is read of the QUIC stream before somebody asks
-//! for it, and what was not read keeps the client's window closed.
+//! Flow control depends on whoever takes the content: nothing is read from the QUIC stream before it is asked
+//! for, and what was not read keeps the client's window closed.
 
 use std::io;
 use std::rc::Rc;
@@ -23,8 +23,8 @@ use super::backend::STREAM_WINDOW_BYTES as BACKEND_WINDOW_BYTES;
 use super::connections::QuicSlot;
 use super::shared::Shared;
 
-/// Most content put into one DATA frame: it is copied, and copies count against nobody's budget until they
-/// are acknowledged, but only as many as the path carries at once.
+/// Most content, in bytes, put into one DATA frame: it is copied, and copies count against no budget until
+/// they are acknowledged. But there are only as many as the path carries at once.
 const PIECE_BYTES: usize = 32 << 10;
 /// Most bytes taken from the QUIC stream at once.
 const READ_BYTES: usize = 64 << 10;
@@ -34,15 +34,16 @@ pub struct Stream {
     pub(super) shared: Rc<Shared>,
     pub(super) id: StreamId,
     pub(super) reader: RequestStream,
-    /// Received and not yet looked at.
+    /// Received and not yet parsed.
     pub(super) input: Bytes,
-    /// The head or the trailers, found and not yet read; they lie at the start of `input`, and are so long.
+    /// The head or the trailers, found and not yet read; they are at the start of `input`, and have this
+    /// length.
     pub(super) section: Option<(Section, usize)>,
     /// Content found and not yet taken.
     pub(super) content: Bytes,
     /// The client ended the stream.
     pub(super) is_ended: bool,
-    /// Any 2xx makes a tunnel of it (RFC 9220).
+    /// Any 2xx makes it a tunnel (RFC 9220).
     pub(super) asks_for_tunnel: bool,
     pub(super) trailers: Option<Box<Trailers>>,
     pub(super) trailer_limits: TrailerLimits,
@@ -51,37 +52,37 @@ pub struct Stream {
     pub(super) sending: Sending,
     /// To be sent before anything else.
     pub(super) pending: Bytes,
-    /// The content of the frame whose header is pending, to be sent behind it from where it is kept.
+    /// The content of the frame whose header is pending; it is sent after that from where it is stored.
     pub(super) pending_content: Bytes,
-    /// What of a backend's answer may wait in QUIC because the client has no room for it.
+    /// Bytes of a backend's response that may wait in QUIC because the client has no room for them.
     pub(super) waiting_bytes: u64,
-    /// Counts that, and what is pending, against the memory budget.
+    /// Counts these, and what is pending, against the memory budget.
     pub(super) held: Held,
-    /// Room on a connection to a backend, where the peer is one.
+    /// The place on a connection to a backend, if the peer is one.
     pub(super) slot: Option<QuicSlot>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sending {
-    /// No final head was sent.
+    /// No final head has been sent.
     Head,
     Content,
-    /// Nothing will follow what is pending, but the end.
+    /// Only the end follows what is pending.
     Ending,
     /// The end or a reset was sent.
     Ended,
 }
 
-/// What reading a head came to.
+/// Why a head could not be read.
 #[derive(Debug)]
 pub enum HeadError {
-    /// The request is not as it must be; it is to be answered so.
+    /// The request is malformed, and must be answered accordingly.
     Refused(Violation),
     /// The stream or the connection is broken, and has been dealt with.
     Gone(io::Error),
 }
 
-/// The head of a response under way.
+/// The head of a response that is being built.
 pub struct ResponseParts {
     frame: SectionWriter<Vec<u8>>,
     status: u16,
@@ -94,7 +95,7 @@ impl Default for ResponseParts {
 }
 
 impl ResponseParts {
-    /// Puts a field behind those there are; `:status` is the first.
+    /// Appends a field; `:status` is the first.
     pub fn field(&mut self, name: &[u8], value: &[u8]) {
         if let (b":status", &[a, b, c]) = (name, value) {
             let digit = |byte: u8| u16::from(byte.wrapping_sub(b'0') % 10);
@@ -130,17 +131,17 @@ impl Stream {
         }
     }
 
-    /// Receives until the bytes of the head are there, whole.
+    /// Receives until the bytes of the head are complete.
     pub fn poll_section(&mut self, context: &mut Context<'_>) -> Poll<Result<(), HeadError>> {
         match ready!(self.poll_advance(context)) {
             Ok(()) if self.section.is_some() => Poll::Ready(Ok(())),
-            // Content cannot stand before the head, and the end was noticed as a fault.
+            // Content can't come before the head, and a premature end was reported as an error.
             Ok(()) => Poll::Ready(Err(HeadError::Gone(io::ErrorKind::UnexpectedEof.into()))),
             Err(error) => Poll::Ready(Err(HeadError::Gone(error))),
         }
     }
 
-    /// Reads the head, once [`Self::poll_section`] has found it. Its text goes behind what is in `text`.
+    /// Reads the head, once [`Self::poll_section`] has found it. Its text is appended to `text`.
     pub fn poll_head(
         &mut self,
         context: &mut Context<'_>,
@@ -156,7 +157,7 @@ impl Stream {
             return Poll::Pending;
         };
         let read = read.and_then(|()| {
-            // What is known of the end now decides whether the request has a body at all.
+            // Whether the end has been received by now decides whether the request has a body at all.
             let is_whole = match self.poll_advance(context) {
                 Poll::Ready(Ok(())) => self.is_ended(),
                 Poll::Ready(Err(error)) => return Err(HeadError::Gone(error)),
@@ -171,7 +172,7 @@ impl Stream {
         Poll::Ready(read)
     }
 
-    /// Gives the fields of the section that was found to `visit`.
+    /// Passes the fields of the section that was found to `visit`.
     pub(super) fn poll_fields(
         &mut self,
         context: &mut Context<'_>,
@@ -205,13 +206,13 @@ impl Stream {
         })
     }
 
-    /// While fields wait for the peer's encoder: ready once the peer has given up the stream, or the
-    /// connection is over, so that nothing will come that they could wait for.
+    /// Polled while fields wait for the peer's encoder: ready once the peer has given up the stream, or the
+    /// connection is over, so that what they wait for will never come.
     fn poll_given_up(&mut self, context: &mut Context<'_>) -> Poll<HeadError> {
         if let Poll::Ready(broken) = self.shared.quic.poll_broken_off(self.id, context) {
             return Poll::Ready(HeadError::Gone(self.abandoned(&broken)));
         }
-        // A client that has ended its request can show nothing but that it does not want the answer. A
+        // A client that has ended its request can only still signal that it does not want the answer. A
         // backend may refuse the rest of a request that it answers.
         if self.slot.is_none() {
             ready!(self.poll_gone(context));
@@ -284,7 +285,7 @@ impl Stream {
         }
     }
 
-    /// Moves content into the free room of `buffer`, after [`Self::poll_readable`]; zero is the end of the
+    /// Moves content into the free part of `buffer`, after [`Self::poll_readable`]; 0 means the end of the
     /// stream.
     pub fn take(&mut self, buffer: &mut Buffer) -> io::Result<usize> {
         let room = buffer.free();
@@ -299,8 +300,8 @@ impl Stream {
         Ok(count)
     }
 
-    /// Nobody has room for what a backend sends. How much of it QUIC holds is not known: up to the window,
-    /// unless all of it has come.
+    /// Called when no buffer is free for what a backend sends. How much of it QUIC holds is not known: up to
+    /// the window, unless everything has come.
     pub fn gather(&mut self) {
         if self.slot.is_some() && !self.is_ended && self.waiting_bytes == 0 {
             self.waiting_bytes = BACKEND_WINDOW_BYTES.into();
@@ -317,12 +318,12 @@ impl Stream {
         self.is_ended && self.content.is_empty() && self.violation.is_none()
     }
 
-    /// The fields behind the content, once the end was received; given once.
+    /// The trailers, once the end was received; given only once.
     pub fn take_trailers(&mut self) -> Option<Box<Trailers>> {
         self.trailers.take()
     }
 
-    /// Sends a response's head; `is_last` when nothing follows.
+    /// Sends a response's head; `is_last` if nothing follows.
     pub fn send_head(&mut self, head: ResponseParts, is_last: bool) -> io::Result<()> {
         if self.sending != Sending::Head {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -336,8 +337,8 @@ impl Stream {
         let frame = Bytes::from(head.frame.into_out());
         self.pending =
             if self.pending.is_empty() { frame } else { [&self.pending[..], &frame].concat().into() };
-        // As far as the client has room now; the rest goes before whatever comes next. What is wrong with our
-        // own streams, the driver finds out.
+        // As far as the client has room now; the rest is sent before whatever comes next. If our own streams
+        // are broken, the driver will notice.
         let mut context = Context::from_waker(Waker::noop());
         let _ = self.shared.send_own(&mut context);
         match self.poll_pending(&mut context) {
@@ -346,7 +347,7 @@ impl Stream {
         }
     }
 
-    /// Sends what is pending, and the end behind it if nothing else follows.
+    /// Sends what is pending, and the end after it if nothing else follows.
     pub(super) fn poll_pending(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = self.poll_send_pending(context);
         self.count_held();
@@ -365,7 +366,7 @@ impl Stream {
                 return Poll::Ready(Err(self.refused(&broken)));
             }
         }
-        // The answer to a malformed request has no end but the one that its drop makes.
+        // The answer to a malformed request gets its only end when the stream is dropped.
         if self.sending == Sending::Ending && self.malformed_code().is_none() {
             self.sending = Sending::Ended;
             if let Err(broken) = self.shared.quic.finish(self.id) {
@@ -375,8 +376,8 @@ impl Stream {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends as much of `content` as fits a frame, at least one byte when ready; what the client has no room
-    /// for yet is kept.
+    /// Sends as much of `content` as fits into a frame, at least one byte when ready; what the client has no
+    /// room for yet is kept.
     pub fn poll_send(&mut self, context: &mut Context<'_>, content: &[u8]) -> Poll<io::Result<usize>> {
         if self.sending != Sending::Content {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
@@ -400,7 +401,7 @@ impl Stream {
         }
     }
 
-    /// Puts `content` into a frame, to be sent from where it is; what the client has no room for yet is kept.
+    /// Puts `content` into a frame, to be sent without a copy; what the client has no room for yet is kept.
     pub fn poll_send_bytes(
         &mut self,
         context: &mut Context<'_>,
@@ -423,7 +424,7 @@ impl Stream {
         }
     }
 
-    /// Ends what we send, with `trailers` where there are any. Nothing when it has ended already. Ready once
+    /// Ends our direction, with `trailers` if there are any. Does nothing if it has ended already. Ready once
     /// the end is on its way.
     pub fn poll_finish<'a>(
         &mut self,
@@ -433,7 +434,8 @@ impl Stream {
         match self.sending {
             Sending::Head => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
             Sending::Content => {
-                // Trailers go behind all content, also that which is kept apart from its frame's header.
+                // Trailers come after all content, including content that is kept apart from its frame's
+                // header.
                 ready!(self.poll_pending(context))?;
                 let mut trailers = trailers.peekable();
                 if trailers.peek().is_some() {
@@ -448,7 +450,7 @@ impl Stream {
         self.poll_pending(context)
     }
 
-    /// The request is not as it must be.
+    /// Notes that the request is malformed.
     pub fn note_violation(&mut self, violation: Violation) {
         self.violation = Some(violation);
     }
@@ -461,7 +463,7 @@ impl Stream {
         self.violation.and_then(Violation::stream_error).map(StreamError::h3_code)
     }
 
-    /// Breaks the stream off: the client sees that what it got is not whole.
+    /// Resets the stream: the client sees that what it got is incomplete.
     pub fn reset(&mut self, why: StreamError) {
         self.reset_with(self.malformed_code().unwrap_or(why.h3_code()));
     }
@@ -485,12 +487,12 @@ impl Stream {
         }
     }
 
-    /// Ready once the handshake is over; false when the connection has ended before.
+    /// Ready once the handshake is complete; false if the connection ended before.
     pub fn poll_confirmed(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         self.shared.quic.poll_confirmed(self.id, context)
     }
 
-    /// Pending, and the task is woken, for as long as the client wants the stream.
+    /// Pending as long as the client wants the stream; then the task is woken.
     pub fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.sending == Sending::Ended {
             return Poll::Pending;
@@ -500,7 +502,7 @@ impl Stream {
         Poll::Ready(())
     }
 
-    /// The client broke off what it sends.
+    /// Handles a client that broke off what it sends.
     fn abandoned(&mut self, broken: &Broken) -> io::Error {
         if self.slot.is_some() {
             return self.abandoned_by_backend(broken);
@@ -513,7 +515,7 @@ impl Stream {
         io::ErrorKind::ConnectionReset.into()
     }
 
-    /// The client does not want what we send.
+    /// Handles a client that does not want what we send.
     fn refused(&mut self, broken: &Broken) -> io::Error {
         if self.slot.is_some() {
             return self.refused_by_backend(broken);
@@ -527,7 +529,7 @@ impl Stream {
         io::ErrorKind::ConnectionReset.into()
     }
 
-    /// The client broke the protocol.
+    /// Handles a client that broke the protocol.
     fn break_off(&mut self, fault: Fault) -> io::Error {
         match fault.scope() {
             Scope::Connection => self.shared.fail(fault),
@@ -548,7 +550,7 @@ impl Drop for Stream {
             return self.leave_backend();
         }
         let malformed_code = self.malformed_code();
-        // Nobody answered: it is to be seen that this is no answer.
+        // Nobody answered: the client must see that this is no answer.
         if matches!(self.sending, Sending::Head | Sending::Content) {
             self.reset_with(malformed_code.unwrap_or(Code::InternalError.value()));
         }
@@ -556,7 +558,7 @@ impl Drop for Stream {
         self.stop_reading(malformed_code.unwrap_or(Code::NoError.value()));
         self.shared.quic.leave_request();
         if self.sending == Sending::Ending {
-            // The client's window was too small for all of it, or the request was malformed.
+            // The client's window was too small for everything, or the request was malformed.
             let rest = [std::mem::take(&mut self.pending), std::mem::take(&mut self.pending_content)];
             self.shared.send_late(self.id, rest, malformed_code);
         } else {
