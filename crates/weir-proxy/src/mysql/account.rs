@@ -1,24 +1,24 @@
-//! As whom a client has logged in: what server connections may be shared by, and no others.
+//! The account of a client. Only sessions with the same account may share server connections.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
 use weir_tls::password::Password;
 
-/// A user's name and password.
+/// A user name and password.
 ///
-/// Two are the same only if both are: who knows a name, or an old password, is not who knows the new one
-/// (threat F5).
+/// Two accounts are equal only if both are: knowing a name, or an old password, does not give access to
+/// connections that were opened with the new one (threat F5).
 pub struct Account {
-    /// The user's name, as clients say it.
+    /// The user name as sent by the client.
     pub user: Box<[u8]>,
-    /// The password, for servers that ask for it.
+    /// The password, for logins to servers.
     pub password: Password,
     digest: [u8; 32],
 }
 
 impl Account {
-    /// Of a name and a password that nobody has confirmed yet.
+    /// For a name and a password that no server has confirmed yet.
     pub fn new(user: &[u8], password: Password) -> Account {
         Account { user: user.into(), digest: password.digest(), password }
     }

@@ -1,4 +1,4 @@
-//! What follows from a statement whose exchange with its server did not come to its end.
+//! How to continue after a statement whose exchange with its server did not finish.
 
 use weir_io::clock;
 use weir_io::stream::Duplex as _;
@@ -13,7 +13,7 @@ use super::session::Session;
 use super::statement::{Attempted, Before, Losses, Running};
 
 impl Session {
-    /// What follows from an exchange that did not come to its end.
+    /// Handles an exchange that did not finish.
     pub async fn failed(
         &mut self,
         running: &Running<'_>,
@@ -34,7 +34,7 @@ impl Session {
                 return Err(End::ClientClosed);
             }
             ExchangeError::Unframed => {
-                // The server drops what it has not got all of.
+                // The server discards a command that it has not received completely.
                 drop(attached);
                 self.refuse(sequence, Refusal::types_not_named()).await.ok();
                 return Err(End::BadRequest);
@@ -61,8 +61,8 @@ impl Session {
         };
         let server = attached.address().to_owned();
         tracing::debug!(backend = server, %failure, "MySQL server lost");
-        // Who closes one connection may be a KILL, or what the client has sent: a server that is gone is
-        // found to be so by the next connection to it, and by whoever watches.
+        // A single closed connection may be the result of a KILL, or of what the client has sent. If the
+        // server is really down, the next connection attempt and the pool's monitor will find out.
         if !matches!(failure, ServerFailure::Closed | ServerFailure::Broken(_)) {
             attached.chosen.observe_failure(&self.worker, clock::now(), || failure.to_string());
         }
@@ -90,8 +90,8 @@ impl Session {
         }
     }
 
-    /// What follows where a transaction has ended with its connection. One who asks for just that gets it, as
-    /// where the loss was noticed before; anybody else is told.
+    /// Handles a transaction that has ended with its connection. A ROLLBACK succeeds, as it does if the loss
+    /// was noticed before the statement; all other statements get an error.
     async fn is_rolled_back(&mut self, running: &Running<'_>, losses: &Losses) -> Result<Attempted, End> {
         let sequence = running.incoming.header.sequence.wrapping_add(1);
         self.end_transaction();
@@ -116,8 +116,9 @@ impl Session {
         Ok(Attempted::Answered(None))
     }
 
-    /// What follows from an answer that did not begin in time. The statement is ended, and whether before it
-    /// was done nobody knows: that is told where it has changed nothing, or its transaction ends with it.
+    /// Handles an answer that did not begin in time. The statement is killed, and it is unknown whether it
+    /// completed before. The client gets the error only if the statement has changed nothing, or its
+    /// transaction ends with it.
     async fn took_too_long(
         &mut self,
         running: &Running<'_>,
@@ -140,7 +141,7 @@ impl Session {
         Ok(Attempted::Answered(None))
     }
 
-    /// Keeps the types of an execution that Weir answers itself: its client leaves them out from now on.
+    /// Stores the types of an execution that Weir answers itself: its client omits them from now on.
     fn keep_types(&mut self, running: &Running<'_>) {
         if let (ClientCommand::StmtExecute, Some(id)) = (running.command, running.executes) {
             self.statements.keep_types(id, true);

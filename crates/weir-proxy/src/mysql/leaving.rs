@@ -1,5 +1,5 @@
-//! How a session leaves: a server that is to go, or its client, when Weir or the listener goes. It is told
-//! why before it is closed.
+//! How a session ends or leaves a server during a drain: of the server, the listener or Weir. The client gets
+//! an error before its connection is closed.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -17,14 +17,14 @@ use super::failure::Refusal;
 use super::session::Session;
 use crate::worker::{ListenerSlot, Worker};
 
-/// Longest wait for the client to have read why it is closed: less than the process gives its sessions for
-/// their last words.
+/// Longest time for the client to read the error before its connection is closed. It is shorter than the time
+/// that the process gives its sessions for this.
 pub const LONGEST_GOODBYE: Duration = Duration::from_millis(500);
-/// Most bytes of a command that are read away meanwhile.
+/// Most bytes of a command that are read and discarded meanwhile.
 const MOST_READ_AWAY: usize = 1 << 20;
 
-/// When a session is cut off that waits for its client; `None` while nothing goes. What it has on a server
-/// that is to go has until then to come to an end.
+/// When a session that waits for its client is cut off; `None` if nothing drains. By then, its work on a
+/// draining server must be done.
 pub fn cut_off_at(worker: &Worker, slot: &ListenerSlot, attached: Option<&Attached>) -> Option<Duration> {
     let leaves = attached.and_then(|attached| worker.to_be_left_by(&attached.chosen.backend().shared));
     match (slot.draining_until(), leaves) {
@@ -34,15 +34,16 @@ pub fn cut_off_at(worker: &Worker, slot: &ListenerSlot, attached: Option<&Attach
 }
 
 impl Attached {
-    /// Whether the server is to be left as soon as nothing holds the session there.
+    /// Whether the server is draining, so that the session must leave it as soon as nothing keeps the session
+    /// there.
     pub fn is_leaving(&self) -> bool {
         self.chosen.backend().shared.balance.leaving_since().is_some()
     }
 }
 
 impl Session {
-    /// Ends a session that waits for its client's next command, with a word about why. What it has on a
-    /// server is given up before.
+    /// Ends a session that waits for its client's next command, with an error. Its server connection is given
+    /// up first.
     pub async fn refuse_and_end(&mut self, refusal: Refusal) -> End {
         self.detach();
         let end = refusal.end.unwrap_or(End::Internal);
@@ -53,8 +54,8 @@ impl Session {
     }
 }
 
-/// Says that nothing more comes, and reads away what the client sends meanwhile: closing with bytes unread
-/// makes the kernel send a reset, which can destroy the error before the client has read it.
+/// Shuts down the sending side, and discards what the client still sends. If a socket is closed with unread
+/// bytes, the kernel sends a reset, which can destroy the error before the client has read it.
 pub async fn until_quiet(stream: &mut Stream, deadline: &Deadline, worker: &Worker) {
     if poll_fn(|context| stream.poll_shutdown(context)).await.is_err() {
         return;

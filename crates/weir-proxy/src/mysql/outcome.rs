@@ -1,4 +1,4 @@
-//! What an answer has told, and what its client is to see of that.
+//! What an answer has reported, and which part of that its client may see.
 
 use weir_mysql::capability::{Capabilities, StatusFlags};
 use weir_mysql::command::ClientCommand;
@@ -16,32 +16,32 @@ use super::attach::ServerError;
 use super::exchange::Forwarding;
 use super::server::ServerConnection;
 
-/// What an answer told, over all its results.
+/// What an answer reported, over all its results.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// The session's status at its end, as far as it was said: errors say nothing of it.
+    /// The session's status at its end, as far as it was reported; error packets do not have it.
     pub status: Option<StatusFlags>,
     /// The error that it ended with.
     pub error: Option<ServerError>,
     /// Whether any of its results had warnings, or it ended with an error.
     pub has_warnings: bool,
-    /// An id that AUTO_INCREMENT gave, or that was inserted in its place; 0 for none.
+    /// The insert id that it reported: a generated AUTO_INCREMENT value or an explicit one; 0 for none.
     pub insert_id: u64,
-    /// Something changed that is not among the tracked, or nobody knows what.
+    /// Whether untracked or unknown state has changed.
     pub untracked: bool,
-    /// The connection's collation may be another, and which was not told.
+    /// Whether the connection's collation may have changed without being reported.
     pub opens_collation: bool,
-    /// Weir has asked the server something behind it, which has replaced what it left for a question of the
-    /// next statement.
+    /// Whether Weir has sent a query after it, which replaced what it had left for questions of the next
+    /// statement.
     pub is_replaced: bool,
-    /// A statement was prepared.
+    /// The statement that was prepared.
     pub prepared: Option<PreparedStatement>,
-    /// There were rows, or could have been.
+    /// Whether it had rows, or column definitions without rows.
     pub has_rows: bool,
 }
 
 impl Outcome {
-    /// What a statement that would leave this has left.
+    /// The state that a statement has left, given this outcome.
     pub fn left(&self, verdict: &StatementVerdict) -> LeftBehind {
         let Some(error) = self.error.as_ref().filter(|_| verdict.statements == 1) else {
             return verdict.leaves;
@@ -55,7 +55,7 @@ impl Outcome {
         }
     }
 
-    /// Whether its error came to what the statement before had left, and did not replace that.
+    /// Whether its error was added to the diagnostics of the previous statement instead of replacing them.
     pub fn adds_error(&self, command: ClientCommand) -> bool {
         let Some(error) = &self.error else { return false };
         match command {
@@ -67,23 +67,24 @@ impl Outcome {
         }
     }
 
-    /// Whether an execution was refused for what came before it, and pieces of parameters stay with the
-    /// statement on that server until it is reset: one for a parameter that it does not have, or for one
-    /// whose value came along as well.
+    /// Whether an execution was refused because of what came before it, so that pieces of parameters stay
+    /// with the statement on that server until it is reset. Such a piece was for a parameter that does not
+    /// exist, or for one whose value was sent as well.
     pub fn is_spoiled(&self) -> bool {
         let code = self.error.as_ref().map(|error| error.code);
         matches!(code, Some(ER_WRONG_ARGUMENTS | ER_MALFORMED_PACKET))
     }
 
-    /// Whether an execution got as far as to take the types of its values.
+    /// Whether an execution got far enough for the server to store the types of its values.
     pub fn has_taken_types(&self) -> bool {
         let error = self.error.as_ref().filter(|error| NOT_BEGUN.contains(&error.code));
-        // ER_WRONG_ARGUMENTS also says that a statement can have no cursor, behind them.
+        // ER_WRONG_ARGUMENTS is also the error for a statement that cannot have a cursor, which comes after
+        // the types.
         error.is_none_or(|error| error.says(b"with cursor"))
     }
 
-    /// Whether LAST_INSERT_ID() may be another: of a write that failed, rows before the one that did may have
-    /// got ids.
+    /// Whether LAST_INSERT_ID() may have changed. If a write failed, earlier rows of it may have received
+    /// ids.
     pub fn may_have_insert_id(&self, verdict: &StatementVerdict) -> bool {
         let writes = verdict.kind == StatementKind::Write;
         self.insert_id != 0
@@ -91,7 +92,7 @@ impl Outcome {
             || (self.error.is_some() && (writes || verdict.statements > 1) && !self.is_unread())
     }
 
-    /// Whether it has failed, and stored code may have run before that did something that no answer has told.
+    /// Whether it has failed after stored code may have changed something that no answer has reported.
     pub fn is_untold(&self, command: ClientCommand) -> bool {
         match (&self.error, command) {
             (Some(_), ClientCommand::Query) => !self.is_unread(),
@@ -100,19 +101,19 @@ impl Outcome {
         }
     }
 
-    /// Whether the server could not read the text, and so did nothing of it (`ER_PARSE_ERROR`).
+    /// Whether the text was a syntax error (`ER_PARSE_ERROR`), so that the server did nothing.
     pub fn is_unread(&self) -> bool {
         self.status.is_none() && self.error.as_ref().is_some_and(|error| error.code == ER_PARSE_ERROR)
     }
 }
 
-/// A statement by number that did not begin.
+/// Errors of a prepared statement that did not begin to run.
 pub const NOT_BEGUN: [u16; 4] =
     [ER_WRONG_ARGUMENTS, ER_UNKNOWN_STMT_HANDLER, ER_STMT_HAS_NO_OPEN_CURSOR, ER_MALFORMED_PACKET];
 
 impl Outcome {
-    /// Takes what the end of a result tells; gives the packet's payload anew where the client is to see
-    /// another.
+    /// Takes the end of a result; returns a new payload for the packet if the client must see a different
+    /// one.
     pub fn note(
         &mut self,
         end: &AnswerEnd<'_>,
@@ -167,7 +168,7 @@ impl Outcome {
     }
 
     fn take(&mut self, told: &[u8], server: &mut ServerConnection, runs_no_stored_code: bool) {
-        // Behind a statement that has failed some of it may be of that.
+        // After a failed statement, some of the changes may be its own.
         let says_all = runs_no_stored_code && !server.is_untold;
         match server.apply(told) {
             Ok(changes) => {
@@ -179,7 +180,7 @@ impl Outcome {
     }
 }
 
-/// Variables that servers track unless they are told otherwise (`session_track_system_variables`).
+/// The variables that servers track by default (`session_track_system_variables`).
 const TOLD_VARIABLES: [&[u8]; 5] = [
     b"time_zone",
     b"autocommit",
@@ -188,7 +189,7 @@ const TOLD_VARIABLES: [&[u8]; 5] = [
     b"character_set_connection",
 ];
 
-/// An OK packet with the changes that its client would see without Weir.
+/// An OK packet with only the changes that its client would see without Weir.
 fn told_to_client(ok: &OkPacket<'_>, first: u8, told: &[u8], capabilities: Capabilities) -> Vec<u8> {
     let mut changes = Vec::new();
     for change in TrackedChanges::new(told).flatten() {

@@ -1,4 +1,4 @@
-//! What a session does about commands that are about prepared statements.
+//! How a session handles the commands for prepared statements.
 
 use weir_io::wait::send_all;
 use weir_mysql::command::{ClientCommand, STATEMENT_ID, set_statement_id, statement_id};
@@ -21,13 +21,13 @@ use super::statement::{Attempted, Losses, Running};
 use super::upload::{Beginning, Source};
 
 impl Session {
-    /// Prepares a statement on whatever connection it runs on first.
+    /// Prepares a statement, on the connection where it will run first.
     pub async fn prepare(&mut self, incoming: Incoming) -> Result<(), End> {
         if self.statements.is_full() {
             return self.refuse_command(&incoming, Refusal::too_many_statements(MOST_OF_SESSION)).await;
         }
         let text = self.payload(&incoming).get(1..).unwrap_or_default();
-        // Outside of transactions: what the session is in counts when it is executed.
+        // Classified without a transaction: the session's situation counts at the time of execution.
         let SessionFacts { dialect, is_in_own_schema, .. } = self.facts;
         let neutral = SessionFacts { dialect, is_in_own_schema, ..SessionFacts::default() };
         let verdict = self.judge(text, &incoming, &neutral);
@@ -36,7 +36,7 @@ impl Session {
             false => StatementText::not_kept(self.state.clone()),
         };
         let id = self.statements.next_id();
-        // Preparing leaves nothing of what executing does.
+        // Preparing leaves none of the state that executing would leave.
         let prepares = StatementVerdict {
             leaves: if incoming.is_whole { LeftBehind::NONE } else { LeftBehind::ANYTHING },
             reads_back: ReadsBack::NONE,
@@ -103,13 +103,14 @@ impl Session {
         }
         let lacks_types = parts.types_follow.is_some_and(|(_, follow)| !follow) && statement.types.is_empty();
         if lacks_types {
-            // Others have said some to the server's statement of this text, if there is one.
+            // Other sessions may have sent types for the server's shared statement of this text.
             statement.keep_apart();
         }
         let (text, verdict) = (statement.text.clone(), statement.verdict_under(&self.facts));
         let verdict = match parts.flags & ANY_CURSOR {
             0 if self.state.schema() == text.state.schema() || verdict.runs_no_stored_code() => verdict,
-            // To the primary, for what it leaves may keep the session where it ran.
+            // It goes to the primary, because the state that it leaves may bind the session to its
+            // connection.
             0 => away_from_replicas(verdict, RouteReason::OtherSchema).under(&self.facts),
             _ => bound_to_its_connection(verdict, &self.facts),
         };
@@ -137,7 +138,7 @@ impl Session {
             }
             let on_server = match self.prepared_on_attached(&text).await {
                 Ok(Ok(on_server)) => on_server,
-                // A server misses the types before it looks at the statement again.
+                // A server reports missing types before it checks the statement again.
                 Ok(Err(_)) if lacks_types => {
                     return self.refuse_execution(&incoming, id, Refusal::types_never_named()).await;
                 }
@@ -157,19 +158,20 @@ impl Session {
         }
     }
 
-    /// Refuses an execution of which no server has heard. Its client has said the types of the values, and
-    /// leaves them out from now on.
+    /// Refuses an execution that was not sent to any server. The client has sent the types of the values and
+    /// will omit them from now on.
     async fn refuse_execution(&mut self, incoming: &Incoming, id: u32, refusal: Refusal) -> Result<(), End> {
         self.statements.keep_types(id, true);
         self.refuse_command(incoming, refusal).await
     }
 
-    /// A piece of a parameter: there is no answer, and the pieces must be where the statement is executed.
+    /// COM_STMT_SEND_LONG_DATA. It has no answer, and the pieces must be on the connection where the
+    /// statement is executed.
     pub async fn send_long_data(&mut self, incoming: Incoming) -> Result<(), End> {
         let id = statement_id(self.payload(&incoming)).unwrap_or_default();
         self.statements.keep_apart(id);
         let Some(statement) = self.statements.get_mut(id) else {
-            // A server passes over what belongs to no statement.
+            // A server ignores pieces for an unknown statement.
             return if incoming.is_whole { self.drop_command(&incoming) } else { Err(End::BadRequest) };
         };
         if statement.has_lost_piece && incoming.is_whole {
@@ -180,7 +182,7 @@ impl Session {
         }
         let (text, verdict) = (statement.text.clone(), statement.verdict_under(&self.facts));
         let verdict = bound_to_its_connection(verdict, &self.facts);
-        // What a piece is for is asked when all are there.
+        // The effects of the statement count when it is executed, after all pieces.
         let verdict = StatementVerdict {
             changes: false,
             leaves: LeftBehind::NONE,
@@ -188,14 +190,14 @@ impl Session {
             ..verdict
         };
         if self.attach_for(&verdict, None).await.is_err() {
-            // What the statement asks about may be known no more, which its execution is told.
+            // What the statement asks about may be lost; the execution then gets the error.
             let reads_back = verdict.reads_back.without(ReadsBack::ABOUT_THE_LAST.and(ReadsBack::INSERT_ID));
             let asks_nothing = StatementVerdict { reads_back, ..verdict };
             if self.attach_for(&asks_nothing, None).await.is_err() {
                 return Err(End::NoBackend);
             }
         }
-        // Behind that: what is bound keeps its connection, wherever it is.
+        // Only after attaching: a bound statement keeps the connection, wherever it is.
         self.set_bound(id, |bound| bound.has_pieces = true);
         let on_server = match self.prepared_on_attached(&text).await {
             Ok(Ok(on_server)) => on_server,
@@ -216,8 +218,8 @@ impl Session {
         if incoming.is_whole { self.drop_command(&incoming) } else { Ok(()) }
     }
 
-    /// Drops a piece for which the server does not prepare its statement, as where the next transaction is to
-    /// be READ ONLY: pieces have no answer, so the execution is told.
+    /// Drops a piece because the server does not prepare its statement, for example while the next
+    /// transaction is to be READ ONLY. Pieces have no answer, so the execution gets the error.
     fn lose_piece(&mut self, id: u32, incoming: &Incoming) -> Result<(), End> {
         self.set_bound(id, |bound| *bound = Bound::NONE);
         if let Some(statement) = self.statements.get_mut(id) {
@@ -234,7 +236,7 @@ impl Session {
         Ok(())
     }
 
-    /// The front of a command that is about a statement, with the number that the server knows it by.
+    /// The beginning of a command for a prepared statement, with the server's statement id.
     fn renamed(&self, on_server: u32) -> Vec<u8> {
         let mut front = self.received().get(..HEADER_BYTES + STATEMENT_ID.end).unwrap_or_default().to_vec();
         if let Some(payload) = front.get_mut(HEADER_BYTES..) {
@@ -243,8 +245,8 @@ impl Session {
         front
     }
 
-    /// The client forgets a statement. On connections to servers it stays, for whoever prepares the same; but
-    /// not where something of the client's is left with it.
+    /// COM_STMT_CLOSE. On server connections the statement stays, for sessions that prepare the same text,
+    /// unless something of this client is bound to it.
     pub async fn close_statement(&mut self, incoming: Incoming) -> Result<(), End> {
         let id = statement_id(self.payload(&incoming)).unwrap_or_default();
         let front = self.received().get(..incoming.packet_bytes()).unwrap_or_default().to_vec();
@@ -270,7 +272,7 @@ impl Session {
         Ok(())
     }
 
-    /// Rows of a statement's cursor, or the end of it.
+    /// COM_STMT_FETCH and COM_STMT_RESET.
     pub async fn continue_statement(
         &mut self,
         incoming: Incoming,
@@ -285,7 +287,8 @@ impl Session {
         statement.has_lost_piece &= is_fetch;
         let is_bound = if is_fetch { statement.bound.has_cursor } else { statement.bound.is_any() };
         let text = statement.text.clone();
-        // There is nothing to reset, but whether a transaction is open the server knows best: no error says.
+        // There is nothing to reset. But the answer has the transaction status, which the server knows best,
+        // because error packets do not report it.
         let is_at_hand = |attached: &mut Attached| attached.server.statements.find(&text).is_some();
         let is_there = self.attached.as_mut().is_some_and(|it| is_bound || (!is_fetch && is_at_hand(it)));
         if !is_there {
@@ -308,7 +311,7 @@ impl Session {
     }
 }
 
-/// What is sent in the place of the front of an execution.
+/// The bytes that replace the beginning of an execution.
 struct Front {
     bytes: Vec<u8>,
     /// As in [`Beginning`].
@@ -316,9 +319,10 @@ struct Front {
     is_reframed: bool,
 }
 
-/// What is sent in the place of the front of an execution, up to the number: with room for the server's
-/// number of the statement, and with the types of its values. Takes the types that it names itself. `None`
-/// where it would take another packet, for answers are counted behind the client's.
+/// The bytes that replace the beginning of an execution, up to the statement id, which is filled in later
+/// with the server's id. They include the types of its values. If the execution has types of its own, those
+/// are stored. `None` if the command would need one more packet, because the sequence ids of the answer would
+/// then not fit the client's.
 fn front_of(
     incoming: &Incoming,
     received: &[u8],
@@ -348,7 +352,7 @@ fn front_of(
             let types = payload.get(parts.types.clone()).unwrap_or_default();
             statement.new_types = (*statement.types != *types).then(|| types.into());
         }
-        // Types that were never said are the server's to miss.
+        // If there never were any types, the server reports that.
         Some((_, false)) | None => {}
     }
     front.extend_from_slice(received.get(..HEADER_BYTES + STATEMENT_ID.end).unwrap_or_default());
@@ -356,8 +360,9 @@ fn front_of(
     Some(Front { bytes: front, replaced, is_reframed: false })
 }
 
-/// A read that ties the session to its connection for a while: to the primary, for what comes meanwhile may
-/// be a write. What asks about the statement before it is no exception, though a replica may know the answer.
+/// A read that binds the session to its connection for a while. It goes to the primary, because writes may
+/// follow. This includes a statement that asks about the previous one, although a replica may know the
+/// answer.
 fn bound_to_its_connection(verdict: StatementVerdict, facts: &SessionFacts) -> StatementVerdict {
     let verdict = match verdict.own_reason {
         RouteReason::LastResult => StatementVerdict { own_reason: RouteReason::Cursor, ..verdict },
@@ -366,7 +371,7 @@ fn bound_to_its_connection(verdict: StatementVerdict, facts: &SessionFacts) -> S
     verdict.under(facts)
 }
 
-/// What any member could run, taken to the primary for a reason of its own.
+/// The verdict with `why` as its reason, which sends it to the primary, if any member could have run it.
 fn away_from_replicas(verdict: StatementVerdict, why: RouteReason) -> StatementVerdict {
     match verdict.own_reason.wants() {
         RoleWanted::AnyMember => StatementVerdict { own_reason: why, ..verdict },

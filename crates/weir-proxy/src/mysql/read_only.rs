@@ -1,10 +1,10 @@
-//! What a session of a listener for reads may do at a server that takes writes: one that was chosen because
-//! no secondary has what the session needs, or is up, or because `reads` says so; or one that has become the
-//! primary while the session kept its connection.
+//! What a session on a listener for reads may do on a server that takes writes. The session got there because
+//! no secondary is up or has what the session needs, because of the pool's `reads` setting, or because the
+//! server became the primary while the session kept its connection.
 //!
-//! The server would carry out what a secondary refuses. So what says that it writes, and what runs statements
-//! that are not in its text, is refused in a secondary's words. All else runs in transactions that are READ
-//! ONLY, by which views, triggers and functions that write are refused by the server itself.
+//! Such a server would execute what a secondary refuses. So Weir refuses statements that are writes by their
+//! text, and those that run statements outside of their text, with a secondary's error. Everything else runs
+//! in READ ONLY transactions, in which the server itself refuses writes by views, triggers and functions.
 
 use std::rc::Rc;
 
@@ -19,14 +19,14 @@ use super::session::Session;
 use crate::backends::Chosen;
 
 impl Session {
-    /// Brings the session's state to what it is to be at the chosen server: the connection that is looked for
-    /// is one in that. A session that goes back to a secondary has its transactions as they were.
+    /// Adjusts the session's state to the chosen server, so that a connection in that state is looked for.
+    /// When the session returns to a secondary, its transactions are as its client set them.
     pub fn suit_state_to(&mut self, chosen: &Chosen) {
         if self.facts.access != SplitAccess::ReadOnly {
             return;
         }
         let is_secondary = chosen.backend().shared.balance.role() == Some(Role::Secondary);
-        // What is READ ONLY by its client's own word stays so.
+        // A session that its client made READ ONLY stays so.
         let is_suited = match is_secondary {
             true => !self.is_made_read_only,
             false => self.is_made_read_only || self.state.is_read_only(),
@@ -37,14 +37,14 @@ impl Session {
         self.is_made_read_only = !is_secondary;
         let from = self.state.clone();
         match self.suited.take().filter(|(before, _)| Rc::ptr_eq(before, &from)) {
-            // Nothing that a session takes from its state but this goes by it.
+            // Nothing else that the session derives from its state depends on this variable.
             Some((_, known)) => self.state = known,
             None => self.take_state(&Rc::new(from.with_read_only(!is_secondary))),
         }
         self.suited = Some((self.state.clone(), from));
     }
 
-    /// Whether a statement can write nothing on the attached connection as it is.
+    /// Whether a statement cannot write anything on the attached connection in its current state.
     pub fn is_kept_from_writing(&self, verdict: &StatementVerdict) -> bool {
         let Some(attached) = &self.attached else { return true };
         attached.role() == Some(Role::Secondary)
@@ -54,10 +54,9 @@ impl Session {
                 && self.facts.transaction != OpenTransaction::ReadWrite)
     }
 
-    /// Sees to it that a statement writes nothing at the attached server, which may take writes.
+    /// Makes sure that a statement writes nothing on the attached server, which may take writes.
     ///
-    /// # Errors
-    /// What the client is told of one that might. Nothing was sent of it.
+    /// # Errors The error for a statement that might write. Nothing of it was sent.
     pub async fn keep_from_writing(&mut self, verdict: &StatementVerdict) -> Result<(), Refusal> {
         if !verdict.keeps_read_only() {
             if !self.keeps_connection() {
@@ -67,8 +66,8 @@ impl Session {
         }
         let is_read_only = self.attached.as_ref().is_some_and(|it| it.server.state.is_read_only());
         if self.is_in_transaction() {
-            // What is only assumed to be open, behind an error or for the sake of a table, began in the state
-            // that the connection is in.
+            // A transaction that is only assumed to be open, after an error or because of table locks, began
+            // in the connection's current state.
             let is_surely_open = self.told_status.has(StatusFlags::IN_TRANS);
             let may_write = self.facts.transaction != OpenTransaction::ReadOnly
                 && (is_surely_open || !is_read_only || self.pins.has(LeftBehind::NEXT_TRANSACTION));
@@ -86,11 +85,11 @@ impl Session {
         Ok(())
     }
 
-    /// Has transactions on the attached connection be READ ONLY from here on.
+    /// Makes transactions on the attached connection READ ONLY from now on.
     async fn make_read_only(&mut self) -> Result<(), Refusal> {
         self.ask_attached(Own::Query(b"SET @@SESSION.transaction_read_only = 'ON'")).await?;
         if let Some(attached) = &mut self.attached {
-            // As the server has told, and in any case: it has not refused.
+            // The server reports it, but it is also certain without that, because the server did not refuse.
             let state = Rc::new(attached.server.state.with_read_only(true));
             self.take_state(&state);
             if let Some(attached) = &mut self.attached {
@@ -101,8 +100,8 @@ impl Session {
         Ok(())
     }
 
-    /// A transaction that began as one that may write, where that was refused, and whose server is the
-    /// primary by now: it has written nothing, and ends before it does.
+    /// Ends a transaction that began as READ WRITE on a server that refused writes and has become the primary
+    /// since. It has written nothing, and is ended before it can.
     fn end_read_write(&mut self) -> Refusal {
         match self.is_transaction_alone() {
             true => self.roll_back(),

@@ -1,4 +1,4 @@
-//! Reads that see what their session has written, on servers that hear of it later.
+//! Reads see the session's own writes, even on servers that replicate them later.
 
 use std::sync::atomic::Ordering;
 
@@ -12,17 +12,17 @@ use super::session::Session;
 use super::unfit::Unfit;
 use crate::backends::Chosen;
 
-/// Most bytes that are read of what a server has executed: a group has one source, and few intervals.
+/// Most bytes that are read of a server's executed GTIDs. A group has one source and few intervals.
 const EXECUTED_BYTES: usize = 2000;
-/// Longest wait for a server to have what the session has written, before the primary is asked instead.
+/// Longest wait (seconds) for a server to execute the session's writes, before the primary is used instead.
 const CATCH_UP: &str = "1";
 
-/// Longest set of transactions that a session waits for, bytes: of some hundred sources.
+/// Longest GTID set that a session waits for (bytes), enough for some hundred sources.
 const SET_BYTES: usize = 8000;
 
 impl Session {
-    /// Learns up to where reads must be, behind an error of a statement that may have committed something all
-    /// the same: errors do not tell.
+    /// Finds out which GTIDs reads must see, after the error of a statement that may have committed
+    /// something: error packets do not report GTIDs.
     pub async fn learn_writes(&mut self) {
         let Some(pool) = self.pool() else { return };
         if !pool.shared.config.mysql.as_ref().is_some_and(|mysql| mysql.read_your_writes) {
@@ -43,7 +43,7 @@ impl Session {
         let Ok(answer) = answer else { return };
         attached.give_back(self.now);
         if let OwnAnswer::Rows(rows) = answer {
-            // NULL is too long a set to wait for: reads stay with the primary.
+            // NULL means that the set is too long to wait for: reads stay on the primary.
             let Some(said) = rows.first().and_then(|row| row.first()?.as_deref()) else { return };
             let said = String::from_utf8_lossy(said).replace('\n', "");
             let executed = GtidSet::parse(&said);
@@ -55,8 +55,8 @@ impl Session {
         }
     }
 
-    /// Gives up what the session has written where the primary has not got it: a primary before it had, and
-    /// has taken it along. No read would find a server that has it.
+    /// Forgets the session's writes if the primary does not have them: they were lost with an earlier
+    /// primary, and no server would ever have them.
     pub async fn forget_lost_writes(&mut self, attached: &mut Attached) {
         let Some(written) = &self.written else { return };
         let sql = format!("SELECT GTID_SUBSET(_utf8mb4'{written}', @@GLOBAL.gtid_executed)");
@@ -71,7 +71,7 @@ impl Session {
         }
     }
 
-    /// Has the server execute what the session has written, if it is not known to have.
+    /// Waits until the server has executed the session's writes, unless it is known to have.
     pub async fn catch_up(
         &mut self,
         server: &mut ServerConnection,
@@ -84,12 +84,13 @@ impl Session {
         if !waits || idle.has_executed(backend, written) {
             return Ok(());
         }
-        // Before it is asked: a reset that is noticed meanwhile may be later than the answer.
+        // Read before the query: a reset that is noticed meanwhile may be later than the answer.
         let resets = backend.shared.gtid_resets.load(Ordering::Acquire);
         let listener = self.slot.current();
         let cells = listener.shared.cells.of(self.worker.number);
-        // What else it has executed, others have written, and need not wait for. The text says what set it is
-        // in, and is answered in none: servers take a text in utf16, as a session may have it, for no GTIDs.
+        // The other GTIDs that it has executed are other sessions' writes, for which those need not wait
+        // later. The literal names its character set and the result is binary, because servers do not accept
+        // GTIDs in utf16, which a session may use.
         let sql = format!(
             "SELECT WAIT_FOR_EXECUTED_GTID_SET(_utf8mb4'{written}', {CATCH_UP}), \
              CAST(LEFT(@@GLOBAL.gtid_executed, {EXECUTED_BYTES}) AS BINARY)"
@@ -107,7 +108,7 @@ impl Session {
                 cells.catch_ups.increment();
                 Ok(())
             }
-            // Without GTIDs, or too late.
+            // The server has no GTIDs, or did not catch up in time.
             _ => {
                 cells.behind.increment();
                 Err(Unfit::Behind)
@@ -120,10 +121,11 @@ fn is_zero(rows: &[Vec<Option<Box<[u8]>>>]) -> bool {
     number(rows) == Some(0)
 }
 
-/// What a server says it has executed, of which [`EXECUTED_BYTES`] were asked for; `None` where it is none.
+/// Parses a server's executed GTIDs, which were cut to [`EXECUTED_BYTES`]; `None` if the text is not a GTID
+/// set.
 fn executed(text: &[u8]) -> Option<GtidSet> {
     let text = std::str::from_utf8(text).ok()?;
-    // The last number of what was cut off may be cut itself, and then is another.
+    // If the text was cut, its last number may be cut too and thus be wrong.
     let whole = match text.len() < EXECUTED_BYTES {
         true => text,
         false => text.rsplit_once([':', ',']).map_or("", |(whole, _)| whole),

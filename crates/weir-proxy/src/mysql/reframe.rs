@@ -1,5 +1,5 @@
-//! A command of several packets that is sent with more in its beginning than the client has put there: all of
-//! it moves, and each packet takes over what the one before has no room for.
+//! Sends a command of several packets with a longer beginning than the client's. All its bytes shift, and
+//! each packet takes over the bytes for which the previous one has no room.
 //!
 //! Source: MySQL internals, "Sending More Than 16Mb".
 
@@ -11,28 +11,29 @@ use super::server::ServerConnection;
 use super::session::Incoming;
 use super::upload::{Beginning, Source, done_with, pass};
 
-/// How the packets of such a command become others. Pure.
+/// Computes the new packets of such a command. Pure.
 struct Reframe {
-    /// Bytes of the client's packet that are still to come.
+    /// Bytes of the client's current packet that are still to come.
     left: usize,
-    /// Bytes that the packet being sent has room for.
+    /// Bytes for which the packet being sent has room.
     room: usize,
-    /// What the client's packets had, and the ones sent have not yet.
+    /// Bytes that were taken from the client's packets and are not sent yet.
     carried: Vec<u8>,
 }
 
-/// There would be one packet more than the client has sent, and its count would not fit the answer.
+/// The command would need one more packet than the client has sent, and the sequence ids of the answer would
+/// not fit.
 #[derive(Debug, PartialEq, Eq)]
 struct OneMore;
 
 impl Reframe {
-    /// Behind the beginning of a first packet that is as long as can be: `left` bytes of it are to come, and
-    /// the packet being sent has room for `room`.
+    /// The state after the beginning of a first packet of maximum length: `left` bytes of it are still to
+    /// come, and the packet being sent has room for `room`.
     fn new(left: usize, room: usize) -> Reframe {
         Reframe { left, room, carried: Vec::new() }
     }
 
-    /// Takes what the client sent of its packet; gives what of it goes out now. The rest is kept.
+    /// Takes bytes of the client's packet; returns those that are sent now. The rest is carried over.
     fn take<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let (now, later) = bytes.split_at(bytes.len().min(self.room));
         self.left -= bytes.len();
@@ -41,8 +42,8 @@ impl Reframe {
         now
     }
 
-    /// Begins the client's next packet, once all of the one before was taken; gives what is sent before its
-    /// bytes.
+    /// Begins the client's next packet, after all of the previous one was taken; returns what must be sent
+    /// before its bytes.
     fn next(&mut self, header: PacketHeader) -> Result<Vec<u8>, OneMore> {
         let own = header.payload_bytes as usize;
         let is_last = own < MAX_PAYLOAD_BYTES;
@@ -60,11 +61,10 @@ impl Reframe {
 }
 
 impl Source<'_> {
-    /// As [`Source::send_command`], where the beginning makes a command of several packets longer.
+    /// As [`Source::send_command`], for a command of several packets that its beginning makes longer.
     ///
-    /// # Errors
-    /// [`ExchangeError::Unframed`] where it would be one packet more than the client has sent, and so would
-    /// the answer be counted.
+    /// # Errors [`ExchangeError::Unframed`] if it would need one more packet than the client has sent, which
+    /// would also shift the sequence ids of the answer.
     pub(super) async fn send_reframed(
         &mut self,
         server: &mut ServerConnection,

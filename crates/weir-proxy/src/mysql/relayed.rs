@@ -1,6 +1,7 @@
-//! Clients whose login one server settles with them: all of them where `passwords = "relay"`, else those
-//! whose account has no password. Weir keeps none, and the client stays with that server. No statement is
-//! looked at: only whose turn it is, so that the client can be told why its connection ends.
+//! Clients whose login is relayed to a server: all of them with `passwords = "relay"`, otherwise those whose
+//! account does not use a password. Weir learns no password, and the client stays on that server. Weir does
+//! not read statements; it follows only whose turn it is, so that it can send the client an error when its
+//! connection ends.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -27,12 +28,12 @@ use crate::reach::{Attempt, Reach, RetryVerdict};
 use crate::tcp::relay::{self, FirstBytes, Heard, Paces, Pair, Terms};
 use crate::worker::{ListenerSlot, Worker};
 
-/// Where such a client is served.
+/// The context in which such a client is served.
 pub struct Relaying<'a> {
     pub worker: &'a Rc<Worker>,
     pub slot: &'a Rc<ListenerSlot>,
     pub client: Client,
-    /// The session's own.
+    /// The session's own deadline.
     pub deadline: &'a Deadline,
 }
 
@@ -45,7 +46,7 @@ impl Relaying<'_> {
         }
     }
 
-    /// Serves a client that was to show a password, and has none, to its end.
+    /// Serves a client that was asked for a password but whose account has none, to its end.
     pub async fn serve_unasked(&self, terms: &LoginTerms<'_>, undecided: Undecided<'_>) -> End {
         terms.listener.shared.cells.of(self.worker.number).pinned_by_plugin.increment();
         self.settle(terms, undecided).await
@@ -102,7 +103,7 @@ impl Relaying<'_> {
         self.pass_on(terms, client, server.connection, &chosen).await
     }
 
-    /// Passes on whatever both say, until one has no more to say.
+    /// Relays bytes in both directions until one side ends.
     async fn pass_on(
         &self,
         terms: &LoginTerms<'_>,
@@ -127,14 +128,14 @@ impl Relaying<'_> {
         };
         let draining_until = || {
             let leaves = self.worker.to_be_left_by(&chosen.backend().shared);
-            // A statement that runs there may end.
+            // A running statement may finish first.
             let leaves = leaves.filter(|_| turns.borrow().turn() == Some(Turn::Between));
             leaves.into_iter().chain(self.slot.draining_until()).min()
         };
         let relayed = relay::run(
             Pair { client: &mut client.stream, backend: &mut *server },
             FirstBytes { from_client: client.first.take(), from_backend: None },
-            // Servers close TLS without a word.
+            // Servers close TLS without close_notify.
             Terms {
                 buffers: &self.worker.buffers,
                 deadline: self.deadline,
@@ -162,7 +163,8 @@ impl Relaying<'_> {
         relayed.end
     }
 
-    /// Tells a client why its connection ends, where it is known as what it takes the next packet.
+    /// Sends the client an error about why its connection ends, if it is known which packet the client
+    /// expects.
     async fn tell_why(&self, stream: &mut Stream, turn: Option<Turn>, is_compressed: bool, end: End) {
         let (refusal, sequence) = match (end, turn) {
             (End::Draining, Some(Turn::Between)) => (Refusal::draining(), 0),

@@ -1,4 +1,4 @@
-//! What the access log is told of a session, from its login on.
+//! The data about a session for the access log, from its login on.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -7,17 +7,17 @@ use weir_io::handshake::Secure;
 
 use crate::backends::WorkerPool;
 
-/// What the log is told at the end.
+/// The data for the log line at the end of a session.
 #[derive(Default)]
 pub struct Report {
     pub pool: Option<Rc<WorkerPool>>,
-    /// Index of the backend used last.
+    /// Index of the last backend.
     pub backend: Option<usize>,
     pub queue: Option<Duration>,
     pub connect: Option<Duration>,
     pub retries: u32,
     pub from_client: u64,
     pub to_client: u64,
-    /// What the client's TLS handshake came to; `None` without TLS.
+    /// The result of the client's TLS handshake; `None` without TLS.
     pub secure: Option<Rc<Secure>>,
 }

@@ -1,6 +1,6 @@
-//! Room for prepared statements at a server, which has so many for all its clients together
-//! (`max_prepared_stmt_count`). Statements stay on connections for whoever prepares the same; where there are
-//! too many, those give way that nobody has anything with.
+//! Makes room for prepared statements on a server, whose limit counts all clients together
+//! (`max_prepared_stmt_count`). Statements stay prepared on connections for sessions that prepare the same
+//! text; when there are too many, those with nothing bound to them are closed.
 
 use std::sync::atomic::Ordering;
 
@@ -12,8 +12,8 @@ use super::server::IdleServers;
 use super::session::Session;
 
 impl Session {
-    /// Makes room at a server that has none for one statement more: closes all that nobody has anything with,
-    /// on the attached connection and on those of this worker that are idle. Gives whether there is some now.
+    /// Makes room on a server that has none for another statement: closes all statements with nothing bound
+    /// to them, on the attached connection and on this worker's idle ones. Returns whether there is room now.
     pub async fn make_room(&mut self) -> bool {
         let Some(Attached { chosen, server, .. }) = &mut self.attached else { return false };
         self.deadline.set(own::until());
@@ -28,7 +28,8 @@ impl Session {
         if ids.is_empty()
             && let Some(mut other) = idle.take_with_statements(backend)
         {
-            // On its own connection a server does one thing behind the other. Of another's it is asked.
+            // A server handles the commands of one connection in order. On another connection, an answer must
+            // confirm that the statements are closed.
             let ids = other.statements.take_all();
             let closed = own::close(&mut other, &self.deadline, &ids).await;
             if closed.is_ok()
@@ -44,7 +45,7 @@ impl Session {
         count > 0
     }
 
-    /// Closes what is beyond `prepared_statements` of the pool, behind a statement that was prepared.
+    /// Closes the statements that exceed the pool's `prepared_statements`, after a statement was prepared.
     pub async fn close_beyond_room(&mut self) {
         let Some(Attached { chosen, server, .. }) = &mut self.attached else { return };
         let config = chosen.pool.shared.config.mysql.as_ref();

@@ -1,4 +1,4 @@
-//! What a server's error is about: what Weir does about it depends on that.
+//! Classifies a server's errors, as far as Weir reacts to them differently.
 
 use weir_mysql::error_number::{
     ER_ACCESS_DENIED_ERROR, ER_ACCOUNT_HAS_BEEN_LOCKED, ER_BAD_DB_ERROR, ER_CANT_CREATE_THREAD,
@@ -11,8 +11,8 @@ use weir_mysql::error_number::{
 use super::attach::ServerError;
 
 impl ServerError {
-    /// Whether it is about the server, and not about the account: it is full, lacks memory, blocks Weir's
-    /// address, goes away, is offline, or the account has all that it may have there.
+    /// Whether the error is about the server rather than the account: it is full, lacks memory, blocks Weir's
+    /// address, is shutting down or offline, or the account has reached a limit there.
     pub fn is_about_server(&self) -> bool {
         matches!(
             self.code,
@@ -29,21 +29,21 @@ impl ServerError {
         )
     }
 
-    /// Whether it takes back what was known of the account: its password is another, or has expired, or it
-    /// is locked or gone. A server asks for the schema, and for TLS, without a word on the password; of what
-    /// else it may say nobody knows, and then the account counts as refused.
+    /// Whether the error invalidates what is known about the account: its password was changed or has
+    /// expired, or it is locked or gone. An error about the schema, or about missing TLS, says nothing about
+    /// the password. Any other error counts as a refusal of the account.
     pub fn refuses_account(&self) -> bool {
         !self.is_about_server() && !self.lacks_schema() && self.code != ER_SECURE_TRANSPORT_REQUIRED
     }
 
-    /// Whether the server has as many prepared statements as it may (`max_prepared_stmt_count`).
+    /// Whether the server's limit of prepared statements is reached (`max_prepared_stmt_count`).
     pub fn is_for_want_of_room(&self) -> bool {
         self.code == ER_MAX_PREPARED_STMT_COUNT_REACHED
     }
 
-    /// Whether a secondary may say so because it has not heard yet of an account or a schema that the primary
-    /// has made or changed: no right to the schema, a wrong password, no such schema, a locked account, a
-    /// role that the account has not.
+    /// Whether a secondary may report this because it has not replicated a new or changed account or schema
+    /// yet: no access to the schema, a wrong password, no such schema, a locked account, a role that is not
+    /// granted.
     pub fn may_be_behind(&self) -> bool {
         matches!(
             self.code,
@@ -55,14 +55,14 @@ impl ServerError {
         )
     }
 
-    /// Whether it is about the default schema: no right to it, or no such.
+    /// Whether the error is about the default schema: no access to it, or it does not exist.
     pub fn lacks_schema(&self) -> bool {
         matches!(self.code, ER_DBACCESS_DENIED_ERROR | ER_BAD_DB_ERROR)
     }
 
-    /// Whether it says that the server takes no writes, having done nothing. The number of 1290 is that of
-    /// other options too, and of no error of a transaction that was under way: 3100 and 3101 may come behind
-    /// the moment at which other members have the transaction.
+    /// Whether the error says that the server is read-only, and has executed nothing. Error 1290 is also used
+    /// for other options, so its text decides. Errors 3100 and 3101 do not count: they may come after other
+    /// members have already received the transaction.
     pub fn is_read_only(&self) -> bool {
         match self.code {
             ER_READ_ONLY_MODE => true,
@@ -71,8 +71,8 @@ impl ServerError {
         }
     }
 
-    /// Whether these ASCII characters are in its text, which is in the character set that the session's
-    /// results have: UTF-16 has zeros between them.
+    /// Whether the error's text contains these ASCII characters. The text is in the character set of the
+    /// session's results; in UTF-16 there are zero bytes between the characters.
     pub fn says(&self, words: &[u8]) -> bool {
         let message: Vec<u8> = self.message.iter().copied().filter(|byte| *byte != 0).collect();
         message.windows(words.len()).any(|text| text == words)

@@ -1,5 +1,5 @@
-//! What a client sends to a server: a command, which may be longer than what is kept in one piece, and a file
-//! that the server has asked for.
+//! Sends what comes from a client to a server: a command, which may be longer than what is buffered, and a
+//! file that the server has asked for.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -19,35 +19,35 @@ use super::server::ServerConnection;
 use super::session::{CLIENT_PATIENCE, Incoming};
 use crate::worker::ListenerSlot;
 
-/// What is sent to the server in the place of a command's beginning. All else goes as it came.
+/// Replaces the beginning of a command that is sent to a server. The rest is sent unchanged.
 #[derive(Clone, Copy, Default)]
 pub struct Beginning<'a> {
-    /// Bytes of the client's packet, header included, that are not sent.
+    /// Bytes of the client's packet, including the header, that are not sent.
     pub replaced: usize,
-    /// What is sent in their place.
+    /// The bytes sent in their place.
     pub by: &'a [u8],
-    /// Whether that is longer, and the packet as long as can be.
+    /// Whether those are longer, and the packet already has the maximum length.
     pub is_reframed: bool,
 }
 
-/// A client and what was received of it.
+/// A client and what was received from it.
 pub struct Source<'a> {
     pub client: &'a mut Stream,
-    /// The session's listener, which may be going.
+    /// The session's listener, which may be draining.
     pub slot: &'a ListenerSlot,
-    /// Received and not done with.
+    /// Bytes that were received and not yet consumed.
     pub buffer: &'a mut Option<Buffer>,
     pub buffers: &'a Rc<Buffers>,
-    /// The session's own.
+    /// The session's own deadline.
     pub deadline: &'a Deadline,
-    /// Bytes received meanwhile.
+    /// Bytes that were received during the call.
     pub received: u64,
-    /// From the client's sequence ids to those that the server waits for.
+    /// The shift from the client's sequence ids to those that the server expects.
     shift: SequenceShift,
 }
 
 impl<'a> Source<'a> {
-    /// Of a client, of which this was received and is not done with.
+    /// For a client, with `buffer` as the received bytes that were not yet consumed.
     pub fn new(
         client: &'a mut Stream,
         slot: &'a ListenerSlot,
@@ -58,8 +58,8 @@ impl<'a> Source<'a> {
         Source { client, slot, buffer, buffers, deadline, received: 0, shift: SequenceShift::default() }
     }
 
-    /// Sends a command; gives the sequence id of its last packet. One that is whole in the buffer stays
-    /// there, to be sent again if need be; of any other nothing stays.
+    /// Sends a command; returns the sequence id of its last packet. A command that is whole in the buffer
+    /// stays there, so that it can be sent again; any other is consumed.
     pub async fn send_command(
         &mut self,
         server: &mut ServerConnection,
@@ -81,7 +81,7 @@ impl<'a> Source<'a> {
         let mut reader = PacketReader::new();
         let mut first = true;
         loop {
-            // What is in the buffer at first has been sent.
+            // In the first round, the bytes in the buffer have already been sent.
             let is_over = self.pass_packets(server, &mut reader, first, |_| true).await?;
             first = false;
             if let Some(sequence) = is_over {
@@ -91,8 +91,9 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Sends a file: the client's packets up to an empty one, whose sequence id it gives, moved by `shift` as
-    /// all are. The client has been asked for it, and goes on sending it whatever becomes of the server.
+    /// Sends a file: the client's packets up to an empty one, whose sequence id is returned. All ids are
+    /// changed by `shift`. The client has been asked for the file and continues sending it, even if the
+    /// server fails.
     pub async fn send_file(
         &mut self,
         server: &mut ServerConnection,
@@ -115,8 +116,8 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Passes on what is in the buffer, up to the end of a payload that `is_last` says to be the last by its
-    /// length; gives the sequence id behind which the server speaks.
+    /// Forwards the buffer up to the end of the last payload, which `is_last` recognises by its length;
+    /// returns the sequence id after which the server answers.
     async fn pass_packets(
         &mut self,
         server: &mut ServerConnection,
@@ -170,7 +171,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Drops what is done with from the front of what was received.
+/// Removes `count` bytes from the front of what was received.
 pub(super) fn done_with(buffer: &mut Option<Buffer>, count: usize) {
     if let Some(held) = buffer {
         held.consume(count);
@@ -180,7 +181,7 @@ pub(super) fn done_with(buffer: &mut Option<Buffer>, count: usize) {
     }
 }
 
-/// Passes bytes of the client's on to the server.
+/// Forwards bytes from the client to the server.
 pub(super) async fn pass(
     server: &mut ServerConnection,
     deadline: &Deadline,
@@ -191,12 +192,12 @@ pub(super) async fn pass(
     sent.map_err(|error| lost(error.into()))
 }
 
-/// A server that failed before the client had any of its answer.
+/// The failure of a server before the client received any of its answer.
 pub(super) fn lost(failure: ServerFailure) -> ExchangeError {
     ExchangeError::Server { failure, forwarded: false }
 }
 
-/// Sends two pieces, in one call where the kernel takes both.
+/// Sends two pieces, in one system call if the kernel accepts both.
 async fn send_both(
     server: &mut ServerConnection,
     mut one: &[u8],

@@ -1,6 +1,6 @@
-//! Content in and out of compressed packets, one step at a time, in room that the caller has.
+//! Reads and writes compressed packets one step at a time, in room provided by the caller.
 //!
-//! Each compressed packet is inflated and deflated by itself, so that nothing is kept from one to the next.
+//! Each compressed packet is inflated and deflated by itself, so nothing is kept between packets.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -16,23 +16,23 @@ use zstd_safe::{CCtx, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
 
 use super::Algorithm;
 
-/// Level of zlib, as servers have it. A client can not ask for another.
+/// The zlib level, as on servers. A client cannot ask for another one.
 pub const ZLIB_LEVEL: u32 = 6;
-/// Highest level of zstd that is used, whatever a client asks for: above it a core deflates less than a slow
-/// line carries, and who has an account could have Weir do nothing else. The client inflates all levels.
+/// Highest zstd level that is used, whatever a client asks for. Above it, a core deflates less than a slow
+/// line carries, and anyone with an account could keep Weir busy. Clients can inflate every level.
 const MOST_ZSTD_LEVEL: u8 = 9;
-/// Largest window of zstd that is held for a packet which is inflated piece by piece, as a power of two: no
-/// packet has more content.
+/// Largest zstd window for a packet that is inflated in pieces, as a power of two. No packet has more content
+/// than this.
 const MOST_WINDOW_BITS: u32 = 24;
-/// What inflating zlib piece by piece holds, in bytes.
+/// Memory for inflating zlib in pieces (bytes).
 const ZLIB_BYTES: u64 = 64 << 10;
 
-/// Why what a client sent can not be inflated. The connection is of no use any more.
+/// Why a client's compressed packet is invalid. The connection cannot be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompressionError {
-    /// Its compressed packets are out of order.
+    /// The sequence ids of compressed packets are out of order.
     OutOfOrder,
-    /// The payload of one is no content of the length that its header says.
+    /// A payload does not inflate to the length in its header.
     Content,
 }
 
@@ -60,8 +60,8 @@ impl From<WireError> for CompressionError {
 }
 
 thread_local! {
-    /// What deflates and inflates packets in one step: made when it is used first, and shared by all
-    /// connections of a worker, as nothing stays in it.
+    /// State for deflating and inflating packets in one step. It is created on first use and shared by all
+    /// connections of a worker, because nothing is kept in it between packets.
     static SHARED: RefCell<Shared> = RefCell::default();
 }
 
@@ -73,8 +73,8 @@ struct Shared {
     inflate_zstd: Option<DCtx<'static>>,
 }
 
-/// Deflates `content` into `room`. `None` where that makes it no smaller, or it does not fit: then it goes as
-/// it is.
+/// Deflates `content` into `room`. `None` if that would not make it smaller, or it does not fit: then it is
+/// sent uncompressed.
 pub fn deflate(algorithm: Algorithm, content: &[u8], room: &mut [u8]) -> Option<usize> {
     if content.len() < LEAST_COMPRESSED_BYTES {
         return None;
@@ -96,12 +96,12 @@ pub fn deflate(algorithm: Algorithm, content: &[u8], room: &mut [u8]) -> Option<
     })
 }
 
-/// The level that is used for one that a client asks for.
+/// The level that is used if a client asks for `asked`.
 pub fn zstd_level(asked: u8) -> i32 {
     i32::from(asked.clamp(1, MOST_ZSTD_LEVEL))
 }
 
-/// Inflates a whole payload to exactly all of `room`.
+/// Inflates a whole payload to exactly the length of `room`.
 pub fn inflate(algorithm: Algorithm, payload: &[u8], room: &mut [u8]) -> Result<(), CompressionError> {
     let is_good = SHARED.with_borrow_mut(|shared| match algorithm {
         Algorithm::Zlib => {
@@ -128,13 +128,13 @@ fn made<T>(place: &mut Option<T>, make: impl FnOnce() -> Option<T>) -> Option<&m
     place.as_mut()
 }
 
-/// Follows the compressed packets of a client.
+/// Unpacks the compressed packets of a client.
 pub struct Unpacker {
     algorithm: Algorithm,
     packet: Option<UnderWay>,
 }
 
-/// A packet of which the header went by.
+/// A packet whose header has been read.
 struct UnderWay {
     payload_left: usize,
     content_left: usize,
@@ -143,34 +143,34 @@ struct UnderWay {
 
 /// How its payload becomes content.
 enum How {
-    /// It is the content.
+    /// The payload is the content.
     AsItIs,
-    /// In one step, once all of it is there.
+    /// It is inflated in one step, once all of it has arrived.
     Whole,
-    /// Piece by piece, since it is too long to be waited for.
+    /// It is inflated in pieces, because it is too long to wait for.
     Zlib(Box<Decompress>),
     Zstd(DCtx<'static>),
 }
 
-/// What one step came to.
+/// The result of one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unpacked {
-    /// Bytes of the input that are done with.
+    /// Bytes of the input that were consumed.
     pub consumed: usize,
-    /// Bytes of content in the room.
+    /// Bytes of content that were written to the room.
     pub produced: usize,
-    /// Bytes that the input must have for a further step, when it was too short for this one; at most
-    /// [`LARGE`]. Else 0.
+    /// If the input was too short for this step: how many bytes it must have for the next one, at most
+    /// [`LARGE`]. Otherwise 0.
     pub needs: usize,
 }
 
 impl Unpacker {
-    /// Between two packets.
+    /// An unpacker that is between two packets.
     pub fn new(algorithm: Algorithm) -> Unpacker {
         Unpacker { algorithm, packet: None }
     }
 
-    /// Room that the next step on this input wants, at most [`LARGE`] bytes.
+    /// The room for the next step on this input, at most [`LARGE`] bytes.
     pub fn room_wanted(&self, input: &[u8]) -> usize {
         let wanted = match &self.packet {
             Some(packet) => packet.content_left,
@@ -179,12 +179,12 @@ impl Unpacker {
         wanted.clamp(1, LARGE)
     }
 
-    /// Whether content is to come of input that went by already.
+    /// Whether more content will come from input that was already consumed.
     pub fn owes(&self) -> bool {
         self.packet.as_ref().is_some_and(|packet| packet.payload_left == 0)
     }
 
-    /// Bytes of memory that are held for the packet under way, beside the caller's.
+    /// Bytes of memory held for the current packet, in addition to the caller's.
     pub fn held_bytes(&self) -> u64 {
         match self.packet.as_ref().map(|packet| &packet.how) {
             None | Some(How::AsItIs | How::Whole) => 0,
@@ -193,12 +193,11 @@ impl Unpacker {
         }
     }
 
-    /// Makes content of the input into `room`, which has at least [`Self::room_wanted`]; of one packet at
-    /// most, so that what is given at once never belongs to two commands. Where nothing was consumed and
+    /// Unpacks input into `room`, which must have at least [`Self::room_wanted`] bytes. One step takes at
+    /// most one packet, so that its content never belongs to two commands. If nothing was consumed and
     /// nothing produced, more input is needed.
     ///
-    /// # Errors
-    /// What was sent is not what it says it is. It costs no more than the room and the input.
+    /// # Errors The packet is invalid. It has cost no more than the room and the input.
     pub fn step(
         &mut self,
         input: &[u8],
@@ -225,7 +224,7 @@ impl Unpacker {
         Ok(Unpacked { produced: step.produced, needs: step.needs, ..done })
     }
 
-    /// `None` for a packet without content, which some send and which means nothing.
+    /// `None` for a packet without content, which some peers send and which has no meaning.
     fn begin(&self, header: CompressedHeader) -> Result<Option<UnderWay>, CompressionError> {
         let (payload_left, content_left) = (header.payload_bytes as usize, content_bytes(header));
         let how = match (header.content_bytes, self.algorithm) {
@@ -262,7 +261,7 @@ impl UnderWay {
         room: &mut [u8],
     ) -> Result<Unpacked, CompressionError> {
         let input = input.get(..self.payload_left).unwrap_or(input);
-        // Where all content is out, the end of the payload has yet to say so: a byte too many is a lie.
+        // All content has been produced, so the payload must end here: a further byte of content is an error.
         let mut beyond = [0; 1];
         let room = match self.content_left {
             0 => &mut beyond[..],

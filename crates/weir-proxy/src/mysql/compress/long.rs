@@ -1,4 +1,5 @@
-//! The rest of a packet that is too long for one piece: deflated as it comes, sent when all of it is there.
+//! The rest of a packet that is too long for one piece: it is deflated as it arrives, and sent when it is
+//! complete.
 
 use std::io;
 use std::rc::Rc;
@@ -13,19 +14,19 @@ use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer};
 use super::Algorithm;
 use super::codec::{ZLIB_LEVEL, zstd_level};
 
-/// Most content that is gathered, in bytes: what does not shrink grows by some 5 KiB, and must not grow
-/// beyond what a header can say.
+/// Most content that is gathered (bytes). Incompressible content grows by some 5 KiB, and must not exceed the
+/// length that a header can hold.
 pub const MOST_LONG_BYTES: usize = MAX_PAYLOAD_BYTES - (8 << 10);
-/// What deflating zlib holds, in bytes.
+/// Memory for deflating zlib (bytes).
 const ZLIB_BYTES: usize = 320 << 10;
 
-/// A compressed packet that is made piece by piece.
+/// A compressed packet that is made in pieces.
 pub struct Long {
     deflater: Deflater,
-    /// A header, and what was deflated.
+    /// The header, followed by the deflated bytes.
     packet: Vec<u8>,
     content_bytes: usize,
-    /// Bytes that the kernel has taken; `None` while it is not whole.
+    /// Bytes that the kernel has accepted; `None` until the packet is complete.
     sent: Option<usize>,
     held: Held,
 }
@@ -36,7 +37,7 @@ enum Deflater {
 }
 
 impl Long {
-    /// Of so many bytes of content. `None` when no memory is to be had.
+    /// A packet for this many bytes of content. `None` if no memory is available.
     pub fn new(algorithm: Algorithm, content_bytes: usize, buffers: &Rc<Buffers>) -> Option<Long> {
         let deflater = match algorithm {
             Algorithm::Zlib => Deflater::Zlib(Box::new(Compress::new(Compression::new(ZLIB_LEVEL), true))),
@@ -51,10 +52,9 @@ impl Long {
         Some(Long { deflater, packet, content_bytes, sent: None, held: Held::new(buffers) })
     }
 
-    /// Deflates the next piece; `is_last` says that it is the last.
+    /// Deflates the next piece; `is_last` marks the last one.
     ///
-    /// # Errors
-    /// No memory is to be had, or it has grown beyond what a header can say.
+    /// # Errors No memory is available, or the packet is longer than a header can hold.
     pub fn take(&mut self, piece: &[u8], is_last: bool) -> io::Result<()> {
         let mut rest = piece;
         loop {
@@ -96,7 +96,7 @@ impl Long {
         Ok(())
     }
 
-    /// Makes it a whole packet of this id.
+    /// Completes the packet, with this sequence id.
     pub fn end(&mut self, sequence: u8) {
         let header = CompressedHeader {
             payload_bytes: (self.packet.len() - COMPRESSED_HEADER_BYTES) as u32,
@@ -109,12 +109,12 @@ impl Long {
         self.sent = Some(0);
     }
 
-    /// Bytes that are to be sent; `None` while it is not whole.
+    /// Bytes that are still to be sent; `None` until the packet is complete.
     pub fn unsent(&self) -> Option<&[u8]> {
         self.packet.get(self.sent?..)
     }
 
-    /// Notes that the kernel took so many; whether that was all.
+    /// Records that the kernel has accepted `count` bytes; returns whether those were the last.
     pub fn sent(&mut self, count: usize) -> bool {
         let sent = self.sent.map_or(0, |sent| sent + count);
         self.sent = Some(sent);

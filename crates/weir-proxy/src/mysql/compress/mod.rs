@@ -1,9 +1,9 @@
-//! Compression between a client and Weir: a layer over the client's connection, from the end of its login
-//! on. Whoever speaks above it sees packets as they are without; servers are spoken to without.
+//! Compression between a client and Weir: a layer over the client's connection that starts after the login.
+//! Code above it sees uncompressed packets. Connections to servers are not compressed.
 //!
-//! Nothing is held between packets, and no more than a buffer of what comes or goes meanwhile. What is long
-//! is inflated piece by piece, as there is room for it; a long row is deflated as it comes, and sent when it
-//! ends.
+//! Nothing is held between packets, and during one no more than a buffer in each direction. Long packets are
+//! inflated in pieces, as room becomes available. A long row is deflated as it arrives, and sent when it is
+//! complete.
 
 mod codec;
 mod long;
@@ -22,7 +22,7 @@ pub use self::codec::CompressionError;
 use self::codec::{Unpacker, deflate};
 use self::long::{Long, MOST_LONG_BYTES};
 
-/// What a client and Weir have agreed on.
+/// The compression negotiated with a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
     Zlib,
@@ -32,11 +32,11 @@ pub enum Algorithm {
     },
 }
 
-/// The capabilities by which compression is agreed on.
+/// The capabilities that negotiate compression.
 pub const COMPRESSION: Capabilities =
     Capabilities(Capabilities::COMPRESS.0 | Capabilities::ZSTD_COMPRESSION_ALGORITHM.0);
 
-/// What is offered to clients by the algorithms that a listener names.
+/// The capabilities offered to clients for the algorithms that a listener allows.
 pub fn offered(algorithms: &[MysqlCompression]) -> Capabilities {
     algorithms.iter().fold(Capabilities::NONE, |offered, algorithm| {
         offered
@@ -49,8 +49,8 @@ pub fn offered(algorithms: &[MysqlCompression]) -> Capabilities {
 }
 
 impl Algorithm {
-    /// What is spoken with a client that was offered, and wants, `agreed`; `None` for neither. Of both zlib
-    /// counts, as on a server.
+    /// The algorithm for the negotiated capabilities `agreed`; `None` for no compression. If both are set,
+    /// zlib is used, as on a server.
     pub fn of(agreed: Capabilities, zstd_level: Option<u8>) -> Option<Algorithm> {
         if agreed.has(Capabilities::COMPRESS) {
             return Some(Algorithm::Zlib);
@@ -59,7 +59,7 @@ impl Algorithm {
         is_zstd.then(|| Algorithm::Zstd { level: zstd_level.unwrap_or(DEFAULT_ZSTD_LEVEL) })
     }
 
-    /// The capability that says it.
+    /// The capability that stands for this algorithm.
     pub fn capability(self) -> Capabilities {
         match self {
             Algorithm::Zlib => Capabilities::COMPRESS,
@@ -67,7 +67,7 @@ impl Algorithm {
         }
     }
 
-    /// The level of zstd, for a login that names one.
+    /// The zstd level, for a login packet with one.
     pub fn zstd_level(self) -> Option<u8> {
         match self {
             Algorithm::Zlib => None,
@@ -76,10 +76,10 @@ impl Algorithm {
     }
 }
 
-/// The level that clients have unless they are told otherwise.
+/// The default level of clients.
 const DEFAULT_ZSTD_LEVEL: u8 = 3;
 
-/// The client's connection with compression. `first` is what was received behind the login.
+/// The client's connection with compression. `first` has bytes that were received after the login.
 pub fn compressed(
     below: Stream,
     algorithm: Algorithm,
@@ -111,29 +111,29 @@ struct Compressed {
     buffers: Rc<Buffers>,
     turns: CompressedTurns,
     unpacker: Unpacker,
-    /// What the unpacker holds.
+    /// The memory held by the unpacker.
     held: Held,
-    /// Received and not unpacked.
+    /// Bytes that were received and not unpacked.
     incoming: Option<Buffer>,
-    /// Whether `incoming` has something that the unpacker has not seen.
+    /// Whether `incoming` has bytes that the unpacker has not seen.
     is_fresh: bool,
-    /// Bytes that must be in `incoming` for the unpacker to go on.
+    /// Bytes that `incoming` must have for the unpacker to continue.
     needs: usize,
-    /// Unpacked and not taken.
+    /// Content that was unpacked and not taken by the caller.
     content: Option<Buffer>,
     has_ended: bool,
     /// Why nothing more can be unpacked.
     broken: Option<CompressionError>,
-    /// A packet that the kernel has not taken yet.
+    /// A packet that the kernel has not fully accepted yet.
     outgoing: Option<Buffer>,
-    /// The rest of a packet that is gathered, or that the kernel has not taken yet.
+    /// The rest of a packet that is being gathered, or that the kernel has not fully accepted yet.
     long: Option<Box<Long>>,
-    /// Content bytes in either that the caller has not been told of.
+    /// Bytes of content in either that were not yet reported to the caller as sent.
     accepted: usize,
 }
 
 impl Compressed {
-    /// Unpacks until there is content; whether there is.
+    /// Unpacks until there is content; returns whether there is any.
     fn unpack(&mut self) -> io::Result<bool> {
         while self.incoming.is_some() || self.unpacker.owes() {
             let incoming = self.incoming.as_ref().map_or(&[][..], Buffer::filled);
@@ -160,7 +160,7 @@ impl Compressed {
         Ok(false)
     }
 
-    /// Receives behind what waits. Zero is the end of the stream.
+    /// Receives and appends to the waiting bytes. Zero is the end of the stream.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         ready!(self.below.poll_readable(context))?;
         let mut incoming = match self.incoming.take() {
@@ -182,9 +182,9 @@ impl Compressed {
         polled
     }
 
-    /// Takes the front of `bytes` into the rest of a packet that would need further compressed packets;
-    /// `false` where it does not. There are clients that take a packet to lie in two of them at most, as
-    /// servers send it (Connector/Python's own reader).
+    /// Adds the front of `bytes` to the rest of a packet that would otherwise need further compressed
+    /// packets; `false` if that is not necessary. Some clients assume that a packet spans at most two
+    /// compressed packets, as servers send it (Connector/Python's own reader).
     fn gather(&mut self, bytes: &[u8]) -> io::Result<bool> {
         let left = self.turns.unsent_of_packet();
         if self.long.is_none() {
@@ -205,7 +205,7 @@ impl Compressed {
         Ok(true)
     }
 
-    /// Makes a packet of the front of `bytes`.
+    /// Makes a compressed packet of the front of `bytes`.
     fn pack(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.gather(bytes)? {
             return Ok(());
@@ -285,7 +285,7 @@ impl Layer for Compressed {
         content.consume(count);
         if content.is_empty() {
             self.content = None;
-            // There may be further packets behind the one that is used up, or more of it.
+            // Further packets, or more of this one, may follow the content that was used up.
             self.is_fresh = self.incoming.is_some() || self.unpacker.owes();
         }
         Ok(count)
@@ -324,7 +324,7 @@ impl Layer for Compressed {
     }
 }
 
-/// Why a connection broke, where that is what the client has compressed.
+/// The invalid compression that caused this error of a connection, if it was that.
 pub fn cause(error: &io::Error) -> Option<CompressionError> {
     error.get_ref().and_then(|cause| cause.downcast_ref()).copied()
 }

@@ -1,8 +1,9 @@
-//! Logging a client in: Weir plays the server, and a server decides.
+//! Logs a client in: Weir acts as the server, and a server decides.
 //!
-//! Weir greets with a nonce of its own and asks for `caching_sha2_password`. Whom it knows it believes by
-//! the short proof, everybody else has to show the password: within TLS, or under Weir's RSA key. Nobody is
-//! let in on Weir's word: each login is confirmed by a server, and the server's error is the client's answer.
+//! Weir sends a greeting with its own nonce and asks for `caching_sha2_password`. If Weir knows the account,
+//! the fast proof is enough; otherwise the client must send the password, within TLS or encrypted with Weir's
+//! RSA key. Weir admits no client on its own authority: a server confirms each login, and the client gets the
+//! server's error.
 //!
 //! Source: MySQL internals, "Connection Phase" and "Caching_sha2_password information".
 
@@ -45,23 +46,22 @@ use crate::backends::WorkerPool;
 use crate::handshake;
 use crate::worker::{Worker, WorkerListener};
 
-/// Longest first packet of a client, in bytes: attributes have up to 64 KiB.
+/// Longest first packet of a client (bytes): attributes take up to 64 KiB.
 const LOGIN_BYTES: usize = 80 << 10;
-/// Longest name of a user or schema that is taken, in bytes. Those of servers have at most 64 characters of
-/// four.
+/// Longest accepted user or schema name (bytes). Servers allow at most 64 characters of four bytes.
 const NAME_BYTES: usize = 256;
-/// What Weir says its version is where neither the config nor a server has said one.
+/// The version in the greeting if neither the configuration nor a server gives one.
 const SERVER_VERSION: &[u8] = b"8.4.0";
-/// What libmariadb names where it does not have the plugin that the greeting names, or is just loading it for
-/// another of its threads.
+/// The plugin that libmariadb names if it lacks the greeting's plugin, or is still loading it in another
+/// thread.
 const NONE_YET: &[u8] = b"dummy_fallback_auth";
-/// Plugins of clients that have a password to show. A client that names none waits to be asked.
+/// The plugins of clients that can send a password. A client that names no plugin waits for a request.
 pub(super) const PASSWORD_PLUGINS: [&[u8]; 6] =
     [CACHING_SHA2_PASSWORD, MYSQL_NATIVE_PASSWORD, SHA256_PASSWORD, MYSQL_CLEAR_PASSWORD, NONE_YET, b""];
 /// utf8mb4_0900_ai_ci, the default of servers since 8.0.
 const COLLATION: u8 = 255;
 
-/// What a login goes by.
+/// The context of a login.
 #[derive(Clone, Copy)]
 pub struct LoginTerms<'a> {
     /// The worker that has the client.
@@ -72,36 +72,36 @@ pub struct LoginTerms<'a> {
     pub pool: &'a Rc<WorkerPool>,
     /// The session's deadline.
     pub deadline: &'a Deadline,
-    /// The client's address, for limits and the text of errors.
+    /// The client's address, for limits and error texts.
     pub client: IpAddr,
-    /// What can be agreed on with a client beside [`Capabilities::SPOKEN`], as compression.
+    /// Capabilities that may be negotiated in addition to [`Capabilities::SPOKEN`], such as compression.
     pub offers: Capabilities,
-    /// What the log is told: a login that comes to nothing has its line too.
+    /// The data for the log line, which failed logins get as well.
     pub report: &'a RefCell<Report>,
 }
 
-/// Who a client says it is, shown by a password that a server has yet to confirm.
+/// A client's login data, including a password that no server has confirmed yet.
 pub struct Candidate {
     /// The user and password.
     pub account: Rc<Account>,
-    /// What was agreed on.
+    /// The negotiated capabilities.
     pub capabilities: Capabilities,
-    /// The longest packet that the client would like (bytes).
+    /// The longest packet that the client wants (bytes).
     pub max_packet_bytes: u32,
-    /// The collation of the connection, by number.
+    /// The collation id of the connection.
     pub collation: u16,
     /// The default schema; `None` for none.
     pub database: Option<Box<[u8]>>,
-    /// The client's attributes as it sent them.
+    /// The client's connection attributes as sent.
     pub attributes: Box<[u8]>,
-    /// How what it says is compressed once it is logged in; `None` for not at all.
+    /// The compression of its connection after the login; `None` for none.
     pub compression: Option<Algorithm>,
-    /// Its session's place among those of the account, where those are counted.
+    /// The count of its session for the account, if those are limited.
     pub session: Option<AccountSession>,
 }
 
 impl Candidate {
-    /// Counts its session among those of its account.
+    /// Counts its session for its account.
     fn count(&mut self, terms: &LoginTerms<'_>) -> Result<(), Failed> {
         let user = &self.account.user;
         let counted = terms.listener.shared.count_account(user);
@@ -109,7 +109,7 @@ impl Candidate {
         Ok(())
     }
 
-    /// How a server is logged in to for it.
+    /// The parameters for a login to a server.
     pub fn at_server(&self) -> ServerLogin<'_> {
         ServerLogin {
             account: &self.account,
@@ -126,18 +126,18 @@ impl Candidate {
 /// Why a candidate was not confirmed.
 #[derive(Debug)]
 pub enum Denied {
-    /// A server has refused it, and the error is its answer. What is known of its account is forgotten where
-    /// that [is refused](ServerError::refuses_account).
+    /// A server refused it, with this error. What is known about its account is forgotten if the error [says
+    /// so](ServerError::refuses_account).
     Refused(ServerError),
-    /// It is of this plugin, and proves something else than a password: a server has to hear that from the
-    /// client itself.
+    /// The account has this plugin, which does not use a password: the client must authenticate directly with
+    /// a server.
     Plugin(String),
-    /// No server could be asked; the answer, and how the session ends.
+    /// No server could be asked; the error for the client, and how the session ends.
     Unavailable(ServerError, End),
 }
 
 impl Denied {
-    /// Whether what is known of the account does not hold any more.
+    /// Whether the stored data about the account is no longer valid.
     pub fn refuses_account(&self) -> bool {
         match self {
             Denied::Refused(error) => error.refuses_account(),
@@ -147,32 +147,31 @@ impl Denied {
     }
 }
 
-/// How far a login has come.
+/// The result of a login.
 pub enum Opened<'a, T> {
-    /// A server has confirmed it, and said this.
+    /// A server has confirmed it, with this result.
     LoggedIn(ClientLoggedIn, T),
-    /// A server and the client have yet to settle it between them.
+    /// The client and a server still have to authenticate directly.
     Undecided(Undecided<'a>),
 }
 
-/// A client that is logged in, to whom an OK packet is still to be said.
+/// A client that is logged in and still has to get its OK packet.
 pub struct ClientLoggedIn {
-    /// The connection, within TLS where that was made.
+    /// The connection, within TLS if the client asked for it.
     pub stream: Stream,
-    /// What was received behind the login.
+    /// Bytes that were received after the login.
     pub first: Option<Buffer>,
-    /// As whom, and what was agreed on.
+    /// The client's login data.
     pub candidate: Candidate,
-    /// That the OK packet has.
+    /// The sequence id of the OK packet.
     pub sequence: u8,
 }
 
-/// Logs a client in; `confirm` has a server decide. The deadline is `timeout.handshake` from now, but for
-/// `confirm`, which sets its own. The connection counts as idle meanwhile: those that do not get on are the
-/// first to make room (threat D1).
+/// Logs a client in; `confirm` lets a server decide. The deadline is `timeout.handshake` from now, except for
+/// `confirm`, which sets its own. The connection counts as idle meanwhile, so that stalled logins are shed
+/// first (threat D1).
 ///
-/// # Errors
-/// The client was told what there was to say, and is counted; how its session ends.
+/// # Errors How the session ends. The client was sent its error, if any, and is counted.
 pub async fn run<'a, T>(
     terms: &'a LoginTerms<'a>,
     stream: Stream,
@@ -199,10 +198,7 @@ pub async fn run<'a, T>(
     })
 }
 
-/// Hears who a client is, and leaves all else to the server that it is to log in with.
-///
-/// # Errors
-/// As [`run`].
+/// Receives a client's login data, and leaves the authentication to the server that it will log in to.
 pub async fn hear<'a>(
     terms: &'a LoginTerms<'a>,
     stream: Stream,
@@ -218,12 +214,10 @@ pub async fn hear<'a>(
     }
 }
 
-/// Another account for a client in session (COM_CHANGE_USER, `payload`): it proves itself to a new nonce, and
-/// `confirm` has a server decide. `capabilities` are the connection's. What was received behind the command
-/// goes through `first`. The sequence id is the OK packet's.
-///
-/// # Errors
-/// As [`run`]: the session ends, as it does on a server.
+/// Changes the account of a logged-in client (COM_CHANGE_USER in `payload`). The client authenticates with a
+/// new nonce, and `confirm` lets a server decide. `before` is the current login, whose capabilities are the
+/// connection's. `first` holds bytes received after the command. The returned sequence id is that of the OK
+/// packet.
 pub async fn change_user<T>(
     terms: &LoginTerms<'_>,
     stream: &mut Stream,
@@ -243,13 +237,13 @@ pub async fn change_user<T>(
             collation: change.collation.unwrap_or(before.collation),
             database: change.database.map(Into::into),
             attributes: change.attributes.into(),
-            // What was agreed on stays as long as the connection.
+            // Compression stays as negotiated for the connection.
             compression: before.compression,
         };
         let is_secure = before.capabilities.has(Capabilities::SSL);
         let proof = Proof { terms, is_secure, counted: Some(&before.account.user) };
         let nonce = draw_nonce().ok_or_else(Failed::internal)?;
-        // The answer that came with the command is to a nonce that was used before.
+        // The answer in the command is to a nonce that was already used.
         proof.admit(&mut talk, claim, Shown::Nothing(nonce), confirm).await
     };
     let changed = Box::pin(changed).await;
@@ -261,7 +255,7 @@ pub async fn change_user<T>(
             *first = talk.into_parts().1;
             Ok((candidate, confirmed, sequence))
         }
-        // It was asked for a plugin once by now.
+        // It has already been asked for another plugin once.
         Ok(Admission::Undecided(_)) => Err(say_no(terms, &mut talk, Failed::internal()).await),
         Err(failed) => Err(say_no(terms, &mut talk, failed).await),
     }
@@ -274,7 +268,7 @@ fn logged_in(terms: &LoginTerms<'_>, talk: Talk, candidate: Candidate) -> Client
     ClientLoggedIn { stream, first, candidate, sequence }
 }
 
-/// A client that has been greeted, and with which TLS was made where it wanted that.
+/// A client that was greeted, and whose TLS handshake is done if it wanted one.
 struct Begun<'a> {
     talk: Talk,
     newcomer: UnknownClient<'a>,
@@ -300,8 +294,8 @@ async fn begin<'a>(
         count_bytes(terms, &talk);
         let sequence = talk.sequence();
         let (plain, mut behind) = talk.into_parts();
-        // All that follows the request is TLS, what came in the same segment too: nothing that was read in
-        // the clear is taken for anything else (threat F1).
+        // Everything after the request is TLS, even in the same segment: nothing that was read in clear text
+        // is interpreted as anything else (threat F1).
         let shaken = handshake::with_client(terms.worker, terms.listener, plain, &mut behind, terms.deadline);
         let (stream, made) = Box::pin(shaken).await.inspect_err(|_| count(terms, Login::Gone))?;
         terms.report.borrow_mut().secure = made;
@@ -313,7 +307,7 @@ async fn begin<'a>(
     Ok(Begun { talk, newcomer, greeted })
 }
 
-/// What a client says of itself, before anything of it is shown.
+/// A client's claims about itself, before it has proved any of them.
 pub(super) struct Claim {
     pub user: Box<[u8]>,
     pub capabilities: Capabilities,
@@ -324,40 +318,40 @@ pub(super) struct Claim {
     pub compression: Option<Algorithm>,
 }
 
-/// What has come of a proof.
+/// The state of a password proof.
 pub(super) enum Shown {
-    /// None for this nonce: it is asked for.
+    /// There is none for this nonce yet: it must be asked for.
     Nothing(Nonce),
-    /// An answer to it.
+    /// The client's answer to this nonce.
     Answer(Nonce, Zeroizing<Vec<u8>>),
 }
 
-/// A client before it is logged in.
+/// A client that is not logged in yet.
 struct UnknownClient<'a> {
     terms: &'a LoginTerms<'a>,
     is_secure: bool,
 }
 
-/// What came first of a client.
+/// The first packet from a client, and what it was offered.
 struct Greeted {
     offered: Capabilities,
     nonce: Nonce,
-    /// The login, unless TLS comes before it.
+    /// The login, unless TLS comes first.
     packet: Zeroizing<Vec<u8>>,
     wants_tls: bool,
 }
 
-/// What a client says in its login.
+/// The content of a client's login.
 struct Said {
     claim: Claim,
     plugin: Box<[u8]>,
-    /// What it answers to this nonce, by the plugin.
+    /// The plugin's answer to `nonce`.
     answer: Zeroizing<Vec<u8>>,
     nonce: Nonce,
 }
 
 impl UnknownClient<'_> {
-    /// Greets, and hears what comes first.
+    /// Sends the greeting, and receives the first packet.
     async fn open(&self, talk: &mut Talk, connection_id: u32) -> Result<Greeted, Failed> {
         let nonce = draw_nonce().ok_or_else(Failed::internal)?;
         let offered = self.greet(talk, connection_id, &nonce).await?;
@@ -370,7 +364,7 @@ impl UnknownClient<'_> {
         Ok(Greeted { offered, nonce, packet, wants_tls })
     }
 
-    /// Hears who it is, and has it prove that.
+    /// Receives the login, and has the client prove its password.
     async fn enter<T>(
         &self,
         talk: &mut Talk,
@@ -380,19 +374,20 @@ impl UnknownClient<'_> {
         let Said { claim, plugin, answer, nonce } = self.hear(talk, greeted).await?;
         let proof = Proof { terms: self.terms, is_secure: self.is_secure, counted: None };
         if !PASSWORD_PLUGINS.contains(&&*plugin) && proof.learns().is_some() {
-            // Who comes by such a plugin has no password to show; each costs a server a login.
+            // A client with such a plugin has no password to send. Each such login costs a server a full
+            // login.
             proof.take_turn(&claim.user).await?;
             return Ok(Admission::Undecided(claim.without_password()?));
         }
         let shown = match *plugin == *CACHING_SHA2_PASSWORD {
             true => Shown::Answer(nonce, answer),
-            // Asked with another nonce, as what was said to this one is by another plugin.
+            // The client is asked with a new nonce, because its answer to this one is by another plugin.
             false => Shown::Nothing(draw_nonce().ok_or_else(Failed::internal)?),
         };
         proof.admit(talk, claim, shown, confirm).await
     }
 
-    /// Hears who it is.
+    /// Receives the login.
     async fn hear(&self, talk: &mut Talk, greeted: Greeted) -> Result<Said, Failed> {
         let Greeted { offered, nonce, mut packet, wants_tls } = greeted;
         if wants_tls {
@@ -422,7 +417,7 @@ impl UnknownClient<'_> {
         talk.receive(&self.terms.worker.buffers, self.terms.deadline, LOGIN_BYTES).await
     }
 
-    /// Greets as a server would; gives what was offered.
+    /// Sends a greeting as a server would; returns the offered capabilities.
     async fn greet(
         &self,
         talk: &mut Talk,
@@ -431,7 +426,7 @@ impl UnknownClient<'_> {
     ) -> Result<Capabilities, Failed> {
         let LoginTerms { listener, deadline, offers, pool, .. } = *self.terms;
         let servers = self.known_servers().await?;
-        // What one of them can't do is not promised: the client may come to it.
+        // Only capabilities of all servers are offered, because the client may be served by any of them.
         if !is_relayed(pool) && servers.iter().any(|server| greeting::is_mariadb(&server.version)) {
             return Err(Failed::mariadb(&pool.shared.config.name));
         }
@@ -458,20 +453,20 @@ impl UnknownClient<'_> {
         Ok(offered)
     }
 
-    /// What the client says of itself, within bounds.
+    /// The client's claims, within limits.
     fn claim(&self, login: &ClientLogin<'_>, offered: Capabilities) -> Result<Claim, Failed> {
         let is_long = |name: &[u8]| name.len() > NAME_BYTES;
         if is_long(login.user) || login.database.is_some_and(is_long) {
             return Err(Failed::bad_handshake());
         }
         if !login.capabilities.has(Capabilities::SECURE_CONNECTION | Capabilities::PLUGIN_AUTH) {
-            // Such a client can not be asked for anything but what it has sent.
+            // Such a client cannot be asked for another proof.
             let text = b"the client knows no authentication plugins; expected one of 2010 or later";
             return Err(Failed::refused(ER_NOT_SUPPORTED_AUTH_MODE, b"08004", text));
         }
         let mut capabilities = login.capabilities & offered;
         let compression = self.compression(capabilities, login.zstd_level)?;
-        // It is between the client and Weir, and makes no difference to how a server is spoken to.
+        // Compression is only between client and Weir, and does not affect the connection to a server.
         capabilities = capabilities.without(COMPRESSION);
         if !self.is_secure {
             capabilities = capabilities.without(Capabilities::SSL);
@@ -487,7 +482,7 @@ impl UnknownClient<'_> {
         })
     }
 
-    /// How what the client says will be compressed, if the listener lets it.
+    /// The compression of the client's connection, if the listener allows it.
     fn compression(&self, agreed: Capabilities, level: Option<u8>) -> Result<Option<Algorithm>, Failed> {
         let algorithm = Algorithm::of(agreed, level);
         match algorithm {
@@ -513,8 +508,8 @@ fn tls_mode(listener: &WorkerListener) -> TlsMode {
     listener.shared.config.tls.as_ref().map_or(TlsMode::Disabled, |tls| tls.mode)
 }
 
-/// A nonce from the kernel's randomness (decision 0024). As mysqld's, its bytes have seven bits and none is
-/// NUL or `$`.
+/// Draws a nonce from the kernel's randomness (decision 0024). As in mysqld, its bytes have seven bits and
+/// are neither NUL nor `$`.
 fn draw_nonce() -> Option<Nonce> {
     let mut nonce = Nonce::default();
     aws_lc_rs::rand::fill(&mut nonce).ok()?;

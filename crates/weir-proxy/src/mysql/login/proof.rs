@@ -1,5 +1,5 @@
-//! By what a client shows its password: the short proof where it is known, the password itself where not, and
-//! a server's word in each case.
+//! How a client proves its password: with the fast proof if the account is known, otherwise by sending the
+//! password. A server confirms it in both cases.
 
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
@@ -23,28 +23,28 @@ use super::refusal::Failed;
 use super::{Candidate, Claim, Denied, LoginTerms, Shown};
 use crate::mysql::talk::{Talk, TalkError, Wire};
 
-/// Longest packet of a proof, in bytes: a password under a key of 8,192 bits has 1,024.
+/// Longest packet of a proof (bytes): a password encrypted with an RSA key of 8,192 bits takes 1,024.
 const PROOF_BYTES: usize = 1024;
 
-/// What a proof goes by.
+/// The context of a proof.
 pub struct Proof<'a> {
     pub terms: &'a LoginTerms<'a>,
-    /// Whether the client speaks within TLS.
+    /// Whether the client's connection is TLS.
     pub is_secure: bool,
-    /// As whom its session is counted already.
+    /// The user for whom its session is already counted.
     pub counted: Option<&'a [u8]>,
 }
 
-/// What has come of a proof.
+/// The result of a proof.
 pub enum Admission<T> {
-    /// A server has confirmed it, and said this.
+    /// A server has confirmed it, with this result.
     Confirmed(Candidate, Login, T),
-    /// The account proves something else than a password.
+    /// The account does not use a password.
     Undecided(Candidate),
 }
 
 impl Proof<'_> {
-    /// Has the client show its password and a server decide.
+    /// Has the client prove its password, and lets a server decide.
     pub async fn admit<T>(
         &self,
         talk: &mut Talk<impl Wire>,
@@ -52,11 +52,11 @@ impl Proof<'_> {
         shown: Shown,
         mut confirm: impl AsyncFnMut(&Candidate, &mut Stream) -> Result<T, Denied>,
     ) -> Result<Admission<T>, Failed> {
-        // A client can be asked for another plugin once in a login.
+        // A client can be asked for another plugin only once in a login.
         let was_asked = matches!(shown, Shown::Nothing(_));
         let (password, how) = self.password(talk, &claim, shown).await?;
         let mut candidate = claim.with_password(password);
-        // It waits for a server now, which is not its fault.
+        // From here it waits for a server, so it does not count as idle.
         self.terms.deadline.set_idle(None);
         let confirmed = confirm(&candidate, talk.wire()).await;
         let (shared, account) = (&self.terms.pool.shared, &candidate.account);
@@ -89,7 +89,7 @@ impl Proof<'_> {
         }
     }
 
-    /// The password that the client shows to have, or says to have.
+    /// The password that the client has proved or sent.
     async fn password(
         &self,
         talk: &mut Talk<impl Wire>,
@@ -109,8 +109,8 @@ impl Proof<'_> {
             return self.of_the_file(talk, claim, &client_login, (&nonce, &answer)).await;
         }
         if answer.is_empty() || **answer == [0] {
-            // A login with an empty password, which a server judges as any other (its own rule, and the
-            // reason for which nothing is compared here). It costs the servers a login each time.
+            // A login with an empty password. Nothing is compared here; a server decides, as for any other
+            // login. It costs the servers a login each time.
             self.take_turn(&claim.user).await?;
             let empty = Password::new(b"").ok_or_else(Failed::internal)?;
             return Ok((empty, Login::Empty));
@@ -120,12 +120,14 @@ impl Proof<'_> {
             self.say(talk, &[FAST_AUTH_SUCCESS]).await?;
             return Ok((password, Login::Fast));
         }
-        // Who is not known and who has another password than is known are asked the same: the password may
-        // have been changed on the servers, and nobody learns here who is known.
+        // The same exchange follows if the account is unknown and if the proof does not fit the stored
+        // password. The password may have been changed on the servers, and a client must not find out here
+        // which accounts are known.
         self.in_full(talk, claim, &client_login, &nonce).await
     }
 
-    /// An account of `passwords_file`. One that is not there is refused after the very same exchange.
+    /// For an account in `passwords_file`. One that is not in the file is refused after exactly the same
+    /// exchange.
     async fn of_the_file(
         &self,
         talk: &mut Talk<impl Wire>,
@@ -147,7 +149,7 @@ impl Proof<'_> {
         }
     }
 
-    /// Asks for the password itself.
+    /// Asks the client to send its password.
     async fn in_full(
         &self,
         talk: &mut Talk<impl Wire>,
@@ -160,7 +162,7 @@ impl Proof<'_> {
         let mut packet = self.receive(talk).await?;
         if self.is_secure {
             self.take_turn(&claim.user).await?;
-            // Its NUL tells a password from a cut one.
+            // The NUL shows that the password is complete.
             let password = packet.strip_suffix(b"\0").and_then(Password::new);
             return Ok((password.ok_or_else(denied)?, Login::FullTls));
         }
@@ -173,7 +175,7 @@ impl Proof<'_> {
         Ok((password.ok_or_else(denied)?, Login::FullRsa))
     }
 
-    /// Waits for this client's turn to cost what a login in full does.
+    /// Waits until the rate limits for full logins admit this client.
     pub async fn take_turn(&self, user: &[u8]) -> Result<(), Failed> {
         let LoginTerms { worker, listener, pool, deadline, client, .. } = *self.terms;
         let Some(config) = &pool.shared.config.mysql else { return Err(Failed::internal()) };
@@ -205,7 +207,7 @@ impl Proof<'_> {
         })
     }
 
-    /// How many accounts are kept at most; `None` where they stand in a file.
+    /// Most accounts that are remembered; `None` if they are in a file.
     pub fn learns(&self) -> Option<usize> {
         let config = self.terms.pool.shared.config.mysql.as_ref()?;
         (config.passwords != Passwords::File).then_some(config.accounts as usize)

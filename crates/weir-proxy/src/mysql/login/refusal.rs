@@ -1,4 +1,4 @@
-//! What a client is told that is not let in.
+//! The errors for clients that are not admitted.
 
 use std::net::IpAddr;
 
@@ -15,20 +15,20 @@ use super::{Claim, LoginTerms, count, count_bytes};
 use crate::mysql::attach::{AttachError, NOT_WITH_MARIADB, ServerError};
 use crate::mysql::talk::{Talk, TalkError, Wire};
 
-/// What a client is told that is not let in, if anything, and how its session ends.
+/// The error for a client that is not admitted, if any, and how its session ends.
 pub struct Failed {
     pub answer: Option<ServerError>,
     pub end: End,
     pub counted: Login,
 }
 
-/// Tells a client why it is not let in, counts it, and says how its session ends.
+/// Sends a client the error about why it is not admitted, and counts it; returns how its session ends.
 pub async fn say_no(terms: &LoginTerms<'_>, talk: &mut Talk<impl Wire>, failed: Failed) -> End {
     terms.deadline.set_idle(None);
     count(terms, failed.counted);
     if let Some(error) = failed.answer {
         terms.deadline.set(clock::now() + terms.listener.shared.config.timeout.handshake);
-        // Who does not take it has left.
+        // A client that does not receive it has disconnected.
         let _ = talk.send(terms.deadline, |out| error.packet().write(out)).await;
         talk.wire().say_farewell().await;
     }
@@ -42,13 +42,13 @@ impl Failed {
         Failed { answer: Some(answer), end: End::LoginRefused, counted: Login::Refused }
     }
 
-    /// What mysqld says of a login that it can't read.
+    /// mysqld's error for a malformed login.
     pub fn bad_handshake() -> Failed {
         let answer = Failed::refused(ER_HANDSHAKE_ERROR, b"08S01", b"Bad handshake");
         Failed { end: End::BadRequest, counted: Login::Malformed, ..answer }
     }
 
-    /// Access denied, in mysqld's words.
+    /// mysqld's error for a denied access.
     pub fn denied(claim: &Claim, client: IpAddr, has_password: bool) -> Failed {
         let text = format!(
             "Access denied for user '{}'@'{client}' (using password: {})",
@@ -64,7 +64,7 @@ impl Failed {
         Failed { end: End::LoginLimited, counted: Login::Limited, ..refused }
     }
 
-    /// The account is asked for its password more often than it may be.
+    /// The account's limit of full logins is exceeded.
     pub fn of_limited_account(user: &[u8], most: u32) -> Failed {
         let user = String::from_utf8_lossy(user);
         let text = format!(
@@ -74,7 +74,7 @@ impl Failed {
         Failed { end: End::LoginLimited, counted: Login::Limited, ..refused }
     }
 
-    /// The account has as many sessions as it may.
+    /// The account's limit of sessions is reached.
     pub fn too_many_of_account(user: &[u8]) -> Failed {
         let user = String::from_utf8_lossy(user);
         let text =
@@ -83,7 +83,7 @@ impl Failed {
         Failed { end: End::AccountConnections, counted: Login::Limited, ..refused }
     }
 
-    /// The account proves something else than a password, and the client can not be asked for that any more.
+    /// The account does not use a password, and the client cannot be asked for another plugin any more.
     pub fn of_plugin(plugin: &str) -> Failed {
         let text = format!(
             "the account is of plugin {plugin}, for which the client can not be asked any more; expected a \
@@ -92,26 +92,26 @@ impl Failed {
         Failed::refused(ER_NOT_SUPPORTED_AUTH_MODE, b"08004", text.as_bytes())
     }
 
-    /// The client asks for no compression, and the listener lets in nobody without.
+    /// The client does not use compression, which the listener requires.
     pub fn uncompressed() -> Failed {
         let text = b"Invalid compression algorithm 'uncompressed'. (`compression` of the listener)";
         Failed::refused(ER_WRONG_COMPRESSION_ALGORITHM_CLIENT, b"HY000", text)
     }
 
-    /// A level that zstd does not have.
+    /// zstd has no such compression level.
     pub fn of_compression_level(level: u8) -> Failed {
         let text = format!("Invalid compression level {level} for algorithm 'zstd': expected 1 to 22");
         Failed::refused(ER_WRONG_COMPRESSION_LEVEL_CLIENT, b"HY000", text.as_bytes())
     }
 
-    /// Nobody is let in to servers that can not do what Weir has to promise.
+    /// The servers cannot do what Weir must offer, so no client is admitted.
     pub fn mariadb(pool: &str) -> Failed {
         let text = format!("pool {pool}: {NOT_WITH_MARIADB}");
         let refused = Failed::refused(ER_UNKNOWN_ERROR, b"HY000", text.as_bytes());
         Failed { end: End::ConnectFailed, counted: Login::Unavailable, ..refused }
     }
 
-    /// No server has decided: what the client is told leaves out where servers are.
+    /// No server has made a decision. The error does not reveal server addresses.
     pub fn of_server(error: AttachError) -> Failed {
         tracing::debug!(%error, "login relayed to a server");
         match error {

@@ -1,13 +1,13 @@
-//! Logins that one server and the client settle between them: the server's nonce and wishes go to the client,
-//! the client's answers to the server, whatever the plugin.
+//! Relays a login between a client and a server: the server's nonce and requests go to the client, and the
+//! client's answers go to the server, whatever the plugin.
 //!
-//! Weir has greeted by itself, and TLS may end at it on either side. The server is asked by a plugin that no
-//! account has, so that it says which the account is of, with its nonce; a client can be asked for another
-//! plugin once in a login, and that is this time. Nothing is kept.
+//! Weir has sent its own greeting, and may terminate TLS on either side. Weir logs in with a plugin that no
+//! account has, so that the server names the account's plugin and sends its nonce. A client can be asked for
+//! another plugin once in a login, and that request is used for this. Nothing is stored.
 //!
-//! Where one side speaks TLS and the other does not, what is the password itself would leave TLS: such logins
-//! go on only by plugins of which it is known when that happens, and Weir then puts the password under the
-//! server's key, or takes it from under its own.
+//! If only one side uses TLS, a password that is sent itself would leave TLS. Such logins are allowed only
+//! with plugins for which it is known when that happens; Weir then encrypts the password with the server's
+//! key, or decrypts it with its own.
 
 use weir_mysql::authentication::{
     AuthSwitch, LoginAnswer, PERFORM_FULL_AUTHENTICATION, REQUEST_PUBLIC_KEY, write_more_data,
@@ -24,29 +24,29 @@ use super::{LoginTerms, PASSWORD_PLUGINS};
 use crate::mysql::attach::{AttachError, ServerError};
 use crate::mysql::talk::{Talk, TalkError, Wire};
 
-/// A plugin that no account is of.
+/// A plugin that no account has.
 pub const NO_PLUGIN: &[u8] = b"weir_relay";
-/// Longest packet that goes by, in bytes: tickets of Kerberos have some ten thousand.
+/// Longest relayed packet (bytes): Kerberos tickets take some ten thousand.
 const PACKET_BYTES: usize = 64 << 10;
-/// Most packets of one login, of both sides together.
+/// Most packets of one login, in both directions together.
 const MOST_PACKETS: usize = 32;
 
-/// Both sides of a login, after the server was told who comes by [`NO_PLUGIN`].
+/// Both sides of a login, after Weir has logged in to the server with [`NO_PLUGIN`].
 pub struct Settling<'a, C, S> {
     pub terms: &'a LoginTerms<'a>,
     pub client: &'a mut Talk<C>,
     pub server: &'a mut Talk<S>,
-    /// What is spoken with the server.
+    /// The capabilities in use with the server.
     pub capabilities: weir_mysql::capability::Capabilities,
-    /// Weir's own key, and the servers' where that is pinned.
+    /// Weir's own key, and the servers' key if it is pinned.
     pub keys: &'a LoginKeys,
     pub client_is_secure: bool,
-    /// Whether it goes by here though the config would have Weir hear the password.
+    /// Whether the login is relayed although the configuration wants Weir to ask for the password.
     pub is_unasked: bool,
     pub server_is_secure: bool,
 }
 
-/// How a login did not come about.
+/// Why a relayed login failed.
 #[derive(Debug)]
 pub enum Unsettled {
     /// The server refuses: its error is the client's answer.
@@ -63,18 +63,17 @@ impl From<AttachError> for Unsettled {
     }
 }
 
-/// Whose packet came.
+/// A packet, by the side that sent it.
 enum Came {
     Client(Zeroizing<Vec<u8>>),
     Server(Zeroizing<Vec<u8>>),
 }
 
 impl<C: Wire, S: Wire> Settling<'_, C, S> {
-    /// Passes on what both say until the server has decided; gives its OK packet's payload, which is still to
-    /// be said to the client.
+    /// Relays packets until the server has decided; returns the payload of its OK packet, which the client
+    /// has not received yet.
     ///
-    /// # Errors
-    /// Nobody is logged in.
+    /// # Errors The client is not logged in.
     pub async fn run(&mut self) -> Result<Zeroizing<Vec<u8>>, Unsettled> {
         let mut challenge: Option<(Vec<u8>, Option<Nonce>)> = None;
         for _ in 0..MOST_PACKETS {
@@ -114,20 +113,20 @@ impl<C: Wire, S: Wire> Settling<'_, C, S> {
         Err(AttachError::Talk(TalkError::TooLong).into())
     }
 
-    /// Whether what a client answers to this plugin may go to the server as it is.
+    /// Whether a client's answer to this plugin may go to the server unchanged.
     fn may_ask(&self, plugin: &[u8]) -> bool {
         match (self.client_is_secure, self.server_is_secure) {
             (true, true) => true,
-            // Whoever is in the way could say that the account has no password, ask for it here, and have it
-            // put under a key of his own, past the one that the config pins.
+            // An attacker in between could claim that the account has no password, ask for it here, and have
+            // it encrypted with his own key, which bypasses the key that the configuration pins.
             (_, false) if self.is_unasked && PASSWORD_PLUGINS.contains(&plugin) => false,
-            // What a client says without TLS is safe to be heard, but for this one.
+            // Without TLS, clients send only what is safe to be overheard, except with this plugin.
             (false, false) => plugin != MYSQL_CLEAR_PASSWORD,
             _ => matches!(plugin, CACHING_SHA2_PASSWORD | MYSQL_NATIVE_PASSWORD | CLIENT_ED25519),
         }
     }
 
-    /// The password itself, which one side says within TLS and the other takes only under a key.
+    /// Transfers the password itself if one side sends it within TLS and the other needs it encrypted.
     async fn password_between(&mut self, nonce: &Nonce) -> Result<(), Unsettled> {
         let mut packet = self.hear_client().await?;
         if !self.client_is_secure {
@@ -157,7 +156,7 @@ impl<C: Wire, S: Wire> Settling<'_, C, S> {
 
     async fn next(&mut self) -> Result<Came, Unsettled> {
         let LoginTerms { worker, deadline, .. } = *self.terms;
-        // Receiving may be given up at any time: what has come stays in the conversation.
+        // Receiving can be cancelled at any time: the bytes received so far stay in the conversation.
         tokio::select! {
             biased;
             packet = self.server.receive(&worker.buffers, deadline, PACKET_BYTES) => {

@@ -1,7 +1,7 @@
-//! What is known of the servers in whose name a client is greeted.
+//! What is known about the servers for which Weir greets a client.
 //!
-//! A client takes the version and the flags of the greeting for those of its server for as long as it stays.
-//! So the first ones behind a start wait for what the servers are about to say of themselves.
+//! A client assumes that the greeting's version and flags are those of its server for the whole connection.
+//! So the first clients after a start wait until the servers have reported theirs.
 
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
@@ -17,13 +17,13 @@ use super::UnknownClient;
 use crate::backends::WorkerPool;
 use crate::mysql::talk::TalkError;
 
-/// How long clients wait at most for servers to be heard of, from the first client on.
+/// Longest time that clients wait for the servers' facts, counted from the first client.
 const LONGEST: Duration = Duration::from_secs(1);
-/// How often it is looked whether they have been.
+/// How often the facts are checked meanwhile.
 const STEP: Duration = Duration::from_millis(10);
 
 impl UnknownClient<'_> {
-    /// What the pool's servers have said of themselves, those that have in time.
+    /// The facts about the pool's servers that are known in time.
     pub(super) async fn known_servers(&self) -> Result<Vec<Arc<ServerFacts>>, TalkError> {
         let pool = self.terms.pool;
         loop {
@@ -44,7 +44,7 @@ impl UnknownClient<'_> {
     }
 }
 
-/// Whether somebody logs in to the servers to see whether they are there, and has had no time for it yet.
+/// Whether health checks or the pool's monitor log in to the servers, and have not had time for it yet.
 fn is_about_to_hear(pool: &WorkerPool) -> bool {
     let config = &pool.shared.config;
     let is_asked = matches!(config.health.check, Check::Mysql)

@@ -1,5 +1,5 @@
-//! Clients that have said who they are, and that have to prove it to a server themselves: all of them where
-//! the config says so, else those whose account proves something else than a password.
+//! Clients that have sent their login and must authenticate directly with a server: all of them if the
+//! configuration says so, otherwise those whose account does not use a password.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,17 +21,17 @@ use crate::mysql::account::Account;
 use crate::mysql::attach::{self, AttachError, LoggedIn, ServerError};
 use crate::mysql::talk::{Talk, TalkError};
 
-/// A client that can still be asked for a plugin, and of which no password is kept.
+/// A client that can still be asked for a plugin, and whose password Weir does not have.
 pub struct Undecided<'a> {
     pub(super) terms: &'a LoginTerms<'a>,
     pub(super) talk: Talk,
     pub(super) is_secure: bool,
-    /// Whether Weir was to hear the password itself.
+    /// Whether the configuration wants Weir to ask for the password.
     pub(super) is_unasked: bool,
     pub(super) candidate: Candidate,
 }
 
-/// A server that was told who comes, and has asked for a proof.
+/// A server that has received the login and asks for a proof.
 pub struct AskedServer {
     talk: Talk<Connection>,
     capabilities: Capabilities,
@@ -39,10 +39,9 @@ pub struct AskedServer {
 }
 
 impl Undecided<'_> {
-    /// Where the client has connected to.
+    /// The local address of the client's connection.
     ///
-    /// # Errors
-    /// The system does not say.
+    /// # Errors The system does not report it.
     pub fn local_addr(&mut self) -> io::Result<SocketAddr> {
         self.talk.wire().local_addr()
     }
@@ -52,12 +51,11 @@ impl Undecided<'_> {
         self.talk.wire().poll_left(context)
     }
 
-    /// Lets the client log in with the chosen server, which the two settle between them: the server's
-    /// connection, logged in with the same capabilities, and its OK packet, still to be said to the client.
-    /// They have `timeout.handshake` from now.
+    /// Lets the client authenticate with the chosen server. Returns the logged-in client, the server
+    /// connection with the same capabilities, and the payload of the server's OK packet, which the client has
+    /// not received yet. The two have `timeout.handshake` from now.
     ///
-    /// # Errors
-    /// The client was told what there was to say, and is counted; how its session ends.
+    /// # Errors How the session ends. The client was sent its error, if any, and is counted.
     pub async fn settle(
         mut self,
         chosen: &Chosen,
@@ -79,10 +77,10 @@ impl Undecided<'_> {
         Ok((client, server, ok))
     }
 
-    /// Tells the chosen server who comes, and hears what it asks for. The client has heard of none of it.
+    /// Sends the login to the chosen server, and receives its request for a proof. The client sees none of
+    /// this.
     ///
-    /// # Errors
-    /// Another server may be asked.
+    /// # Errors Another server may be asked.
     pub async fn ask(
         &mut self,
         chosen: &Chosen,
@@ -97,12 +95,12 @@ impl Undecided<'_> {
         Ok(AskedServer { talk, capabilities, thread_id })
     }
 
-    /// Tells the client why no server lets it in; how its session ends.
+    /// Sends the client the error of a server that does not admit it; returns how its session ends.
     pub async fn refused(mut self, error: AttachError) -> End {
         say_no(self.terms, &mut self.talk, Failed::of_server(error)).await
     }
 
-    /// Tells the client that no server can be asked; how its session ends.
+    /// Sends the client the error that no server can be asked; returns how its session ends.
     pub async fn refuse(mut self, answer: ServerError, end: End) -> End {
         let failed = Failed { answer: Some(answer), end, counted: Login::Unavailable };
         say_no(self.terms, &mut self.talk, failed).await
@@ -145,13 +143,13 @@ impl Undecided<'_> {
 }
 
 impl Claim {
-    /// Who it is by its name alone: nothing of it was shown to Weir.
+    /// The login data without a password: the client has proved nothing to Weir.
     pub(super) fn without_password(self) -> Result<Candidate, Failed> {
         let nothing = Password::new(b"").ok_or_else(Failed::internal)?;
         Ok(self.with_password(nothing))
     }
 
-    /// Who it is by a password that it has shown.
+    /// The login data with a password that the client has proved.
     pub(super) fn with_password(self, password: Password) -> Candidate {
         let Claim { user, capabilities, max_packet_bytes, collation, database, attributes, compression } =
             self;
@@ -171,7 +169,7 @@ impl Claim {
 }
 
 impl Candidate {
-    /// The same by its name alone.
+    /// The same without its password.
     pub(super) fn without_password(mut self) -> Result<Candidate, Failed> {
         let nothing = Password::new(b"").ok_or_else(Failed::internal)?;
         self.account = Rc::new(Account::new(&self.account.user, nothing));
