@@ -15,6 +15,7 @@ use crate::violation::Violation;
 /// After `Partial` it continues as [`super::parse_request`] does. Interim responses are heads like others;
 /// see [`ResponseHead::is_interim`]. Empty lines before the status line are refused: they would be left over
 /// from the response before.
+///
 /// # Errors
 /// The backend's connection must be closed; the client gets 502 (RFC 9110 §15.6.3), whatever the violation.
 pub fn parse_response(
