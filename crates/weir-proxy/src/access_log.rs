@@ -1,12 +1,12 @@
-//! Access logs, off the data path: a worker renders a line into its own batch; batches go through a bounded
+//! Access logs, off the data path. A worker renders a line into its own batch; batches go through a bounded
 //! queue to the log's writer thread; a line that finds the queue full is dropped and counted.
 //!
 //! A worker never waits for a log: not for a full disk, a stuck pipe, a slow terminal or a daemon that is
-//! away. Only the writer thread does. Everything a peer sent is escaped (D11), so that a line is always
+//! down. Only the writer thread does. Everything that a peer sent is escaped (D11), so that a line is always
 //! exactly one line.
 //!
-//! The log of `[log]` with nothing but a target and a format is the *usual* one, and lines for it are written
-//! by [`WorkerLog::write`]. All that the config says beyond that makes [`Logs`] of a listener.
+//! The log of `[log]` with nothing but a target and a format is the *usual* one; [`WorkerLog::write`] writes
+//! its lines. Any further settings make [`Logs`] for a listener.
 
 mod captured;
 mod escape;
@@ -43,15 +43,15 @@ use render::Renderer;
 use rules::{LineVerdict, Rules};
 use writer::{Counts, Meeting, OpenLog};
 
-/// A batch of this many bytes goes to the writer at once.
+/// A batch that has reached this many bytes is handed to the writer at once.
 const BATCH_BYTES: usize = 32 << 10;
-/// A smaller batch goes to the writer after this long, so that `tail -f` shows what happens.
+/// A smaller batch is handed to the writer after this time, so that `tail -f` shows what happens.
 const BATCH_AGE: Duration = Duration::from_millis(100);
 
 /// The access logs of the process; clones are handles to the same ones.
 #[derive(Clone)]
 pub struct AccessLog {
-    /// The one of `[log]`, as long as it is the usual one.
+    /// The log of `[log]`, as long as it is the usual one.
     usual: Arc<OpenLog>,
     book: Arc<Mutex<Book>>,
 }
@@ -61,15 +61,15 @@ pub struct AccessLog {
 struct Book {
     /// Whether the log of `[log]` is the usual one.
     is_usual: bool,
-    /// Those that the config has.
+    /// Logs in the current config.
     open: Vec<(LogIdentity, Arc<OpenLog>)>,
-    /// Those that it had: who began with one still writes to it.
+    /// Logs of earlier configs: sessions that began with one still write to it.
     left: Vec<(LogIdentity, Weak<OpenLog>, Arc<Meeting>)>,
-    /// By name.
+    /// The counts of missing lines, by the log's name.
     counts: BTreeMap<String, Arc<Counts>>,
 }
 
-/// What makes a log the same one.
+/// What identifies a log.
 #[derive(Clone, PartialEq, Eq)]
 struct LogIdentity {
     name: String,
@@ -77,12 +77,12 @@ struct LogIdentity {
     syslog: Syslog,
 }
 
-/// Why lines are not in a log, or not whole, and how many.
+/// Why lines are missing in a log, or incomplete, and how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// `filter`, `share`, `queue`, `target`, or `cut` for those that are there in part.
+    /// `filter`, `share`, `queue`, `target`, or `cut` for lines that are there in part.
     pub reason: &'static str,
-    /// Lines since the start, count.
+    /// Lines since the start (count).
     pub lines: u64,
 }
 
@@ -91,7 +91,7 @@ impl Book {
         self.counts.entry(name.to_owned()).or_default().clone()
     }
 
-    /// One that is open, or that somebody still writes to.
+    /// A log that is open, or that somebody still writes to.
     fn find(&self, place: &LogIdentity) -> Option<Arc<OpenLog>> {
         let open = self.open.iter().find(|(other, _)| other == place).map(|(_, shared)| shared.clone());
         let left = || self.left.iter().find_map(|(other, it, _)| it.upgrade().filter(|_| other == place));
@@ -100,7 +100,7 @@ impl Book {
 }
 
 impl AccessLog {
-    /// Opens the targets that the config names. Nothing is opened, and no thread started, while there is
+    /// Opens the targets that the config names. Nothing is opened, and no thread started, while it names
     /// none.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl AccessLog {
         Ok(log)
     }
 
-    /// Whether lines of the log of `[log]` are those of a format, all of them, and go to a file or nowhere.
+    /// Whether the log of `[log]` writes all lines, in a fixed format, to a file or nowhere.
     fn is_usual(main: &Log) -> bool {
         let is_file = !matches!(main.access, AccessTarget::Syslog(_) | AccessTarget::Journal);
         main.access == AccessTarget::Off || (is_file && main.lines.is_plain())
@@ -123,7 +123,7 @@ impl AccessLog {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes over targets and forms. Lines on their way go where they were going; but where `[log]` only
+    /// Takes over targets and formats. Lines on their way still go to their old target; but if `[log]` only
     /// names another file, they go to that.
     ///
     /// # Errors
@@ -149,13 +149,14 @@ impl AccessLog {
             };
             open.push((place, shared, Rules::of(target, lines)));
         }
-        // While it is another one, those who began with the usual one write on to it.
+        // While the log of `[log]` is not the usual one, sessions that began with the usual one still write
+        // to it.
         if is_usual {
             self.usual.reconfigure(main).map_err(|error| {
                 io::Error::new(error.kind(), format!("`{MAIN_LOG}`, {}: {error}", main.access))
             })?;
             if !book.is_usual {
-                // Rotation may have moved its file while nobody asked it to look.
+                // Log rotation may have moved its file while it was not reopened.
                 self.usual.reopen();
             }
         }
@@ -181,7 +182,7 @@ impl AccessLog {
         Ok(())
     }
 
-    /// The logs of `config`, which was taken over, by name.
+    /// The logs of `config`, which was already taken over, by name.
     fn sinks(&self, config: &Config) -> Vec<(String, Arc<OpenLog>)> {
         let is_usual = AccessLog::is_usual(&config.log) && config.log.access != AccessTarget::Off;
         let usual = is_usual.then(|| (MAIN_LOG.to_owned(), self.usual.clone()));
@@ -190,21 +191,21 @@ impl AccessLog {
         usual.into_iter().chain(others).collect()
     }
 
-    /// Opens the files anew, because log rotation has moved the old ones away; nothing else has that need.
-    /// Done by the writer threads, which keep the old file and warn when the new one can't be opened.
+    /// Reopens the files, because log rotation has moved the old ones away. The writer threads do this; if a
+    /// new file can't be opened, they keep the old one and warn.
     pub fn reopen(&self) {
         let book = self.book();
         let usual = book.is_usual.then_some(&self.usual);
         usual.into_iter().chain(book.open.iter().map(|(_, shared)| shared)).for_each(|log| log.reopen());
     }
 
-    /// Lines that targets did not take since the process started: the disk is full, or nobody reads. Those
-    /// dropped because the writer was behind are not among them.
+    /// Lines that targets did not take since the process started, because the disk is full or nobody reads.
+    /// Lines that were dropped because the writer was behind do not count.
     pub fn lost_lines(&self) -> u64 {
         self.book().counts.values().map(|counts| counts.lost.load(Ordering::Relaxed)).sum()
     }
 
-    /// The logs by name, and what is not in them, and why.
+    /// The logs by name, with what is missing in them and why.
     pub fn missing(&self) -> Vec<(String, [Missing; 5])> {
         let book = self.book();
         let count = |reason, lines: &AtomicU64| Missing { reason, lines: lines.load(Ordering::Relaxed) };
@@ -220,8 +221,8 @@ impl AccessLog {
         book.counts.iter().map(|(name, counts)| (name.clone(), of(counts))).collect()
     }
 
-    /// Waits until all lines handed over before are written, at most `limit`; for the end of the process.
-    /// `false` when time ran out.
+    /// Waits until all lines that were handed over are written, at most for `limit`; used at the end of the
+    /// process. `false` if time ran out.
     pub fn finish(&self, limit: Duration) -> bool {
         let until = Instant::now() + limit;
         let mut meetings = vec![self.usual.meeting().clone()];
@@ -233,7 +234,7 @@ impl AccessLog {
         meetings.iter().all(|meeting| meeting.finish(until.saturating_duration_since(Instant::now())))
     }
 
-    /// The side of one worker.
+    /// The access logs for one worker.
     pub fn for_worker(&self) -> WorkerLog {
         WorkerLog {
             inner: Rc::new(Inner {
@@ -246,19 +247,19 @@ impl AccessLog {
     }
 }
 
-/// The access logs as one worker sees them; clones are handles to the same batches.
+/// The access logs from the view of one worker; clones are handles to the same batches.
 #[derive(Clone)]
 pub struct WorkerLog {
     inner: Rc<Inner>,
 }
 
 struct Inner {
-    /// The usual one.
+    /// The usual log.
     shared: Arc<OpenLog>,
     batch: RefCell<Batch>,
-    /// Those that lines were written to.
+    /// Other logs that lines were written to.
     others: RefCell<Vec<(Arc<OpenLog>, Batch)>>,
-    /// Told when the first line comes into an empty batch.
+    /// Notified when the first line comes into an empty batch.
     begun: Notify,
 }
 
@@ -275,8 +276,8 @@ impl WorkerLog {
         self.inner.shared.enabled()
     }
 
-    /// Renders one line into the batch of the usual log. When the writer is too far behind the line is
-    /// dropped and counted in `cells`.
+    /// Renders one line into the batch of the usual log. If the writer is too far behind, the line is dropped
+    /// and counted in `cells`.
     pub fn write(&self, record: &Record<'_>, cells: &ListenerCells) {
         if !self.enabled() {
             return;
@@ -286,7 +287,7 @@ impl WorkerLog {
         self.append(shared, &mut batch.borrow_mut(), cells, put);
     }
 
-    /// Renders one line for each log that takes what the listener has of this route, or of no route.
+    /// Renders one line for each log that takes the listener's lines of this route, or of no route.
     pub fn write_to(
         &self,
         logs: &Logs,
@@ -341,12 +342,12 @@ impl WorkerLog {
         }
         put(&mut batch.renderer, &mut batch.bytes);
         if batch.bytes.len() >= BATCH_BYTES {
-            // When this fails the batch waits, and is tried again with the next line and at the next tick.
+            // If this fails the batch is kept, and tried again with the next line and at the next tick.
             shared.hand_over(&mut batch.bytes);
         }
     }
 
-    /// Hands over what is in the batches, unless their queue is full, and lets go of logs that are gone.
+    /// Hands over the contents of the batches, unless their queue is full, and drops logs that are gone.
     pub fn flush(&self) {
         let hand_over = |shared: &OpenLog, batch: &mut Batch| {
             if !batch.bytes.is_empty() {
@@ -365,7 +366,7 @@ impl WorkerLog {
         self.inner.batch.borrow().bytes.is_empty() && others.iter().all(|(_, batch)| batch.bytes.is_empty())
     }
 
-    /// Flushes batches that are not full in time, for ever. Sleeps without a timer while nothing is logged.
+    /// Flushes batches that do not fill up in time, for ever. Sleeps without a timer while nothing is logged.
     pub async fn run(self) {
         loop {
             self.inner.begun.notified().await;

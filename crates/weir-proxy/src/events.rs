@@ -39,8 +39,8 @@ pub enum Event {
 pub struct Totals {
     /// Sessions open now: client connections and UDP flows.
     pub sessions: AtomicU64,
-    /// Listening TCP sockets that workers serve, counted for each worker. Whoever ends the process waits until
-    /// those that were withdrawn are closed.
+    /// Listening TCP sockets that workers serve, counted for each worker. Whoever ends the process waits
+    /// until those that were withdrawn are closed.
     pub accepting: AtomicU64,
     /// Panics caught while serving one connection.
     pub panics: AtomicU64,

@@ -1,4 +1,4 @@
-//! What logs ask of a request and its response, kept while their bytes are there.
+//! Values of a request and its response that logs need, copied while the bytes are there.
 
 use std::ops::Range;
 
@@ -7,19 +7,19 @@ use weir_template::{Source, Variable};
 
 use crate::seldom::Reused;
 
-/// Which values the logs of a listener ask for that no record has by itself.
+/// The values that a listener's logs need and that records do not have.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// Of a request.
+    /// Values of the request.
     request: Vec<Variable>,
-    /// Of the response that came of it: [`Variable::ResponseHeader`] only.
+    /// Values of its response: [`Variable::ResponseHeader`] only.
     response: Vec<Variable>,
-    /// Of who has shown who it is: [`Variable::Claim`] only.
+    /// Values of the authenticated user: [`Variable::Claim`] only.
     user: Vec<Variable>,
 }
 
 impl Asked {
-    /// Asks for what `variables` say that no record does.
+    /// Adds those of `variables` that records do not have.
     pub fn add<'v>(&mut self, variables: impl IntoIterator<Item = &'v Variable>) {
         for variable in variables {
             let side = match variable {
@@ -51,25 +51,25 @@ impl Asked {
         }
     }
 
-    /// Whether nothing is asked for.
+    /// Whether no values are needed.
     pub fn is_empty(&self) -> bool {
         self.request.is_empty() && self.response.is_empty() && self.user.is_empty()
     }
 
-    /// Whether anything is asked of who has shown who it is.
+    /// Whether values of the authenticated user are needed.
     pub fn is_of_user(&self) -> bool {
         !self.user.is_empty()
     }
 }
 
-/// The values of one exchange, as they were sent. Reused from one to the next.
+/// The values of one exchange, as they were sent. Reused from one exchange to the next.
 #[derive(Debug, Default)]
 pub struct Captured {
     bytes: Vec<u8>,
     values: Vec<(Variable, Range<usize>)>,
 }
 
-/// A kept one with more room than this gives it back, bytes.
+/// Buffers larger than this, in bytes, are freed after use.
 const KEPT_BYTES: usize = 16 << 10;
 
 impl Reused for Captured {
@@ -85,22 +85,22 @@ impl Reused for Captured {
 }
 
 impl Captured {
-    /// Keeps what is asked of a request.
+    /// Copies the needed values of a request.
     pub fn note_request(&mut self, asked: &Asked, source: &impl Source) {
         for variable in &asked.request {
             self.note(variable, |variable, out| source.put(variable, out));
         }
     }
 
-    /// Keeps what is asked of who has shown who it is.
+    /// Copies the needed values of the authenticated user.
     pub fn note_user(&mut self, asked: &Asked, source: &impl Source) {
         for variable in &asked.user {
             self.note(variable, |variable, out| source.put(variable, out));
         }
     }
 
-    /// Keeps what is asked of the response that the client gets, as it was before rules changed it; the last
-    /// one counts.
+    /// Copies the needed values of the response that the client gets, from before rules changed it; if there
+    /// are several responses, the last one counts.
     pub fn note_response(&mut self, asked: &Asked, head: &ResponseHead, text: &[u8]) {
         self.values.retain(|(variable, _)| !matches!(variable, Variable::ResponseHeader(_)));
         for variable in &asked.response {
@@ -126,7 +126,7 @@ impl Captured {
         }
     }
 
-    /// The value of a variable; `None` where it has none, or was not asked for.
+    /// The value of a variable; `None` if it has none, or was not needed.
     pub fn value(&self, variable: &Variable) -> Option<&[u8]> {
         let (_, range) = self.values.iter().find(|(noted, _)| noted == variable)?;
         self.bytes.get(range.clone())

@@ -1,16 +1,16 @@
-//! Bytes of a peer made harmless in a log line (threat D11), one rule per format; and no more of them than a
-//! line has room for, or a peer could make its line longer than what a target takes.
+//! Escapes bytes from a peer so that they are harmless in a log line (threat D11), with one rule per format.
+//! It also limits their length, because a peer could otherwise make its line longer than a target accepts.
 
-/// Most bytes of one value in a line, as it is written there. What is longer is cut, and ends with [`CUT`].
+/// Most bytes of one value as written in a line. A longer value is cut, and ends with [`CUT`].
 pub const VALUE_BYTES: usize = 4 << 10;
-/// Stands behind a value that was cut.
+/// Appended to a value that was cut.
 const CUT: &[u8] = b"...";
 
 const UPPER: &[u8; 16] = b"0123456789ABCDEF";
 const LOWER: &[u8; 16] = b"0123456789abcdef";
 
-/// Between the quotes of a JSON string (RFC 8259 section 7). Bytes that are not UTF-8 become `\u00XX`, as if
-/// they were Latin-1: the line stays valid JSON and still shows which bytes came.
+/// For the inside of a JSON string (RFC 8259 section 7). Bytes that are not UTF-8 become `\u00XX`, as if they
+/// were Latin-1: the line stays valid JSON and still shows which bytes came.
 pub fn json(out: &mut Vec<u8>, bytes: &[u8]) {
     bounded(out, bytes, |out, bytes| {
         for chunk in bytes.utf8_chunks() {
@@ -23,13 +23,14 @@ pub fn json(out: &mut Vec<u8>, bytes: &[u8]) {
 /// Escapes as much of `bytes` as there is room for.
 fn bounded(out: &mut Vec<u8>, bytes: &[u8], escape: impl Fn(&mut Vec<u8>, &[u8])) {
     let start = out.len();
-    // Most values are so short that no escape makes them too long; and nothing escaped is shorter.
+    // Most values are so short that no escaping makes them too long; and escaping never shortens a value.
     let mut first = bytes.len().min(VALUE_BYTES);
     escape(out, &bytes[..first]);
     if first == bytes.len() && out.len() - start <= VALUE_BYTES {
         return;
     }
-    // The longest part that has room, whole characters and whole escapes: the longer one the longer escaped.
+    // Finds by bisection the longest part that fits, in whole characters and whole escapes; a longer part
+    // never gets shorter by escaping.
     let room = VALUE_BYTES - CUT.len();
     let mut least = 0;
     while least < first {
@@ -46,10 +47,10 @@ fn bounded(out: &mut Vec<u8>, bytes: &[u8], escape: impl Fn(&mut Vec<u8>, &[u8])
     out.extend_from_slice(CUT);
 }
 
-/// Where a text ends that is cut at `at`: not within a character of UTF-8.
+/// Where a text that is cut at `at` must end so that no UTF-8 character is split.
 fn whole_characters(bytes: &[u8], at: usize) -> usize {
     let begins = |at: &usize| bytes.get(*at).is_none_or(|byte| byte & 0xc0 != 0x80);
-    // A character has four bytes at most; what is no UTF-8 is cut anywhere.
+    // A character has four bytes at most; text that is not UTF-8 is cut anywhere.
     (at.saturating_sub(3)..=at).rev().find(begins).unwrap_or(at)
 }
 
@@ -83,19 +84,18 @@ fn json_code(out: &mut Vec<u8>, byte: u8) {
     out.extend_from_slice(&hex(byte, LOWER));
 }
 
-/// As nginx does in its log by default: `\xHH` for quotes, backslashes and everything that is not printable
-/// ASCII.
+/// Like nginx's log by default: `\xHH` for quotes, backslashes and everything that is not printable ASCII.
 pub fn combined(out: &mut Vec<u8>, bytes: &[u8]) {
     value(out, bytes, |_| false);
 }
 
-/// As HAProxy does: `#HH` for quotes, `#` and everything that is not printable ASCII.
+/// Like HAProxy: `#HH` for quotes, `#` and everything that is not printable ASCII.
 pub fn haproxy(out: &mut Vec<u8>, bytes: &[u8]) {
     let special = |byte| !matches!(byte, b' '..=b'~') || matches!(byte, b'"' | b'#');
     bounded(out, bytes, |out, bytes| escape(out, bytes, special, b"#"));
 }
 
-/// As [`combined`], and what else `ends` a value where it stands.
+/// As [`combined`], and also escapes bytes for which `ends` is true because they would end the value.
 pub fn value(out: &mut Vec<u8>, bytes: &[u8], ends: impl Fn(u8) -> bool) {
     let special = |byte| !matches!(byte, b' '..=b'~') || matches!(byte, b'"' | b'\\') || ends(byte);
     bounded(out, bytes, |out, bytes| escape(out, bytes, special, b"\\x"));
@@ -132,7 +132,7 @@ mod tests {
             escaped(json, "a\"b\\c\r\n\0é\u{7f}".as_bytes()),
             "a\\\"b\\\\c\\u000d\\u000a\\u0000é\\u007f"
         );
-        // Some terminals take the first for the beginning of a command.
+        // Some terminals take the first character for the beginning of a command.
         assert_eq!(
             escaped(json, "\u{9b}31m\u{80}\u{9f}\u{a0}\u{bf}".as_bytes()),
             "\\u009b31m\\u0080\\u009f\u{a0}\u{bf}"

@@ -1,4 +1,4 @@
-//! Lines that the config has written itself: a text with variables, or JSON with fields of its own.
+//! Lines that the config defines: a text with variables, or JSON with fields of its own.
 
 use weir_config::{AccessFormat, LineTemplate, LogLines};
 use weir_http::{encode_decimal, write_address};
@@ -10,35 +10,35 @@ use super::render::{Renderer, json_text, put_seconds, put_words};
 use super::{escape, render};
 use crate::client::is_unix;
 
-/// What a line looks like.
+/// The form of a line.
 #[derive(Debug)]
 pub enum Form {
-    /// One of the formats that are there.
+    /// One of the fixed formats.
     Fixed(AccessFormat),
-    /// A text with values.
+    /// A text with variables.
     Line(Box<[Part]>),
-    /// JSON with fields of the config.
+    /// JSON with fields from the config.
     Json {
-        /// Whether the fields that are always there come first.
+        /// Whether the standard fields come first.
         has_standard: bool,
         fields: Box<[(Box<str>, LineTemplate)]>,
     },
 }
 
-/// A part of a text with values.
+/// A part of a text with variables.
 #[derive(Debug)]
 pub enum Part {
     Text(Box<str>),
     Value {
         variable: Variable,
-        /// The byte that stands behind the value and ends it, for who reads the line.
+        /// The byte after the value, which ends it for readers of the line.
         ender: Option<u8>,
-        /// Whether it stands between quotes.
+        /// Whether it is between quotes.
         is_quoted: bool,
     },
 }
 
-/// What there is to say in a line.
+/// The data for a line.
 #[derive(Clone, Copy)]
 pub struct Said<'a> {
     pub record: &'a Record<'a>,
@@ -57,7 +57,7 @@ impl Form {
         Form::Json { has_standard: lines.standard_fields, fields: fields.collect() }
     }
 
-    /// What it says of others than the record.
+    /// The variables in it that are not fixed parts of a record.
     pub fn variables(&self) -> Vec<&Variable> {
         match self {
             Form::Fixed(_) => Vec::new(),
@@ -66,7 +66,7 @@ impl Form {
         }
     }
 
-    /// Appends a line, without its end.
+    /// Appends a line, without the line feed.
     pub fn put(&self, renderer: &mut Renderer, out: &mut Vec<u8>, said: Said<'_>) {
         match self {
             Form::Fixed(format) => renderer.fixed(out, *format, said.record),
@@ -85,7 +85,7 @@ impl Part {
     }
 }
 
-/// Compiles: each value knows what must not be in it.
+/// Compiles the text; each value knows which bytes must not occur in it.
 fn parts(line: &LineTemplate) -> Box<[Part]> {
     let pieces = line.0.pieces();
     let mut is_quoted = false;
@@ -117,7 +117,7 @@ fn line(renderer: &mut Renderer, out: &mut Vec<u8>, parts: &[Part], said: Said<'
         };
         let start = out.len();
         match of_peer(variable, said) {
-            // What a peer sent can neither end the line, nor the quotes it stands in, nor its column.
+            // What a peer sent can't end the line, nor the quotes around it, nor its column.
             Some(bytes) => {
                 let ends = |byte: u8| Some(byte) == ender || (byte == b' ' && !is_quoted);
                 escape::value(out, bytes.unwrap_or_default(), ends);
@@ -171,7 +171,7 @@ fn json(
             _ => json_text(out, name, Some(&room)),
         }
         if mark == start + 1 {
-            // The first one has no comma.
+            // The first field has no comma before it.
             out.remove(mark);
         }
     }
@@ -179,7 +179,8 @@ fn json(
     out.push(b'}');
 }
 
-/// What a peer has sent of it, as it was sent; `None` for a variable whose value is Weir's own.
+/// The value of a variable that comes from a peer, as it was sent; `None` for a variable whose value is
+/// Weir's own.
 fn of_peer<'s>(variable: &Variable, said: Said<'s>) -> Option<Option<&'s [u8]>> {
     let Said { record, captured } = said;
     let of_tls = |text: Option<&'s str>| text.map(str::as_bytes);
@@ -210,7 +211,7 @@ fn of_peer<'s>(variable: &Variable, said: Said<'s>) -> Option<Option<&'s [u8]>> 
     })
 }
 
-/// What is Weir's own to say: nothing that a peer chose.
+/// Appends a value that is Weir's own, and not chosen by a peer.
 fn own(renderer: &mut Renderer, variable: &Variable, said: Said<'_>, out: &mut Vec<u8>) {
     let Said { record, captured } = said;
     match variable {
@@ -257,7 +258,7 @@ fn outcome(renderer: &mut Renderer, fact: Outcome, record: &Record<'_>, out: &mu
         Outcome::Connect => put_seconds(out, timers.connect),
         Outcome::BackendHeader => put_seconds(out, timers.backend_header),
         Outcome::Total => put_seconds(out, Some(timers.total)),
-        // A peer's words.
+        // These come from a peer.
         Outcome::Target | Outcome::Sqli => {}
     }
 }

@@ -1,4 +1,4 @@
-//! Which logs the lines of a listener and its routes go to, compiled with the listener.
+//! The logs that the lines of a listener and its routes go to, compiled with the listener.
 
 use std::sync::Arc;
 
@@ -10,21 +10,21 @@ use super::AccessLog;
 use super::captured::{Asked, Captured};
 use super::writer::OpenLog;
 
-/// The logs of a listener. A listener whose lines go to the log of `[log]` only, in one of the formats that
-/// are there, has none: [`WorkerLog::write`](super::WorkerLog::write) does that by itself.
+/// The logs of a listener. If a listener's lines only go to the log of `[log]`, in one of the fixed formats,
+/// it has none of these: [`WorkerLog::write`](super::WorkerLog::write) is enough then.
 pub struct Logs {
     sinks: Box<[(String, Arc<OpenLog>)]>,
     asked: Asked,
-    /// Which sinks take lines of no route, one bit for each.
+    /// Which sinks take lines without a route, one bit for each.
     of_listener: u32,
-    /// As above, of each route by its number.
+    /// The same for each route, by its index.
     of_routes: Box<[u32]>,
 }
 
 const _: () = assert!(weir_config::MOST_ACCESS_LOGS < 32, "one bit for each log");
 
 impl Logs {
-    /// The logs of `listener`, of those that `access_log` has open.
+    /// The logs of `listener`, out of those that `access_log` has open.
     pub fn compile(config: &Config, listener: &Listener, access_log: &AccessLog) -> Option<Box<Logs>> {
         let is_usual =
             config.access_logs.is_empty() && AccessLog::is_usual(&config.log) && listener.access_log;
@@ -54,7 +54,7 @@ impl Logs {
         route.and_then(|route| self.of_routes.get(route).copied()).unwrap_or(self.of_listener)
     }
 
-    /// Whether any log takes lines of this route, or of no route.
+    /// Whether any log takes lines of this route, or without a route.
     #[inline]
     pub fn takes(&self, route: Option<usize>) -> bool {
         self.mask(route) != 0
@@ -66,7 +66,7 @@ impl Logs {
         self.of_listener != 0 || self.of_routes.iter().any(|mask| *mask != 0)
     }
 
-    /// Those that take lines of this route.
+    /// The logs that take lines of this route.
     pub(super) fn of(&self, route: Option<usize>) -> impl Iterator<Item = &Arc<OpenLog>> {
         let mask = self.mask(route);
         self.sinks
@@ -76,35 +76,35 @@ impl Logs {
             .map(|(_, (_, it))| it)
     }
 
-    /// The names of those that take lines of this route, if conditions and samples let them pass.
+    /// The names of the logs that take lines of this route, if conditions and samples let them pass.
     pub fn names(&self, route: Option<usize>) -> Vec<String> {
         let mask = self.mask(route);
         let named = self.sinks.iter().enumerate().filter(|(number, _)| mask & 1 << number != 0);
         named.map(|(_, (name, _))| name.clone()).collect()
     }
 
-    /// Keeps what lines will say of a request.
+    /// Copies what lines need from a request.
     pub fn note_request(&self, captured: &mut Captured, source: &impl Source) {
         captured.note_request(&self.asked, source);
     }
 
-    /// Keeps what lines will say of who has shown who it is.
+    /// Copies what lines need from the authenticated user.
     pub fn note_user(&self, captured: &mut Captured, source: &impl Source) {
         captured.note_user(&self.asked, source);
     }
 
-    /// Whether lines say anything of it but a name.
+    /// Whether lines contain anything about the user except the name.
     #[inline]
     pub fn asks_of_user(&self) -> bool {
         self.asked.is_of_user()
     }
 
-    /// Keeps what lines will say of the response.
+    /// Copies what lines need from the response.
     pub fn note_response(&self, captured: &mut Captured, head: &ResponseHead, text: &[u8]) {
         captured.note_response(&self.asked, head, text);
     }
 
-    /// Whether lines say anything of requests and responses that no record has.
+    /// Whether lines contain values of requests and responses that records do not have.
     #[inline]
     pub fn asks(&self) -> bool {
         !self.asked.is_empty()

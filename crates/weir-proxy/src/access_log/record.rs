@@ -1,4 +1,4 @@
-//! What a line of an access log says.
+//! The data in a line of an access log.
 
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
@@ -6,24 +6,24 @@ use std::time::{Duration, SystemTime};
 use weir_io::handshake::Secure;
 use weir_stats::table::{End, Rejected};
 
-/// What one exchange, session or flow looked like. Whatever is `None` does not apply or never came about.
+/// The facts about one exchange, session or flow. A field that is `None` does not apply, or never came about.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
     /// Wall-clock time at the end; the beginning is `total` earlier.
     pub time: SystemTime,
     /// Name of the listener.
     pub listener: &'a str,
-    /// Name of the route that took the request.
+    /// Name of the route that matched.
     pub route: Option<&'a str>,
     /// Name of the pool.
     pub pool: Option<&'a str>,
     /// The backend that was used last, as configured.
     pub backend: Option<&'a str>,
-    /// What that was asked in.
+    /// The protocol in which that backend was asked.
     pub backend_protocol: Option<Spoken>,
-    /// The client: the TCP peer, or whom a believed PROXY header names.
+    /// The client: the TCP peer, or whoever a trusted PROXY header names.
     pub client: SocketAddr,
-    /// What was spoken.
+    /// The client's protocol.
     pub protocol: Spoken,
     /// Request method, as sent.
     pub method: Option<&'a [u8]>,
@@ -37,39 +37,40 @@ pub struct Record<'a> {
     pub bytes_received: u64,
     /// Bytes to the client.
     pub bytes_sent: u64,
-    /// How many of them are the response's head.
+    /// How many of them belong to the response's head.
     pub head_bytes_sent: u64,
-    /// `x-request-id`, as passed on or made.
+    /// The value of `x-request-id`, as forwarded or made.
     pub request_id: Option<&'a [u8]>,
-    /// What the cache said, in one word.
+    /// The result of the cache, in one word.
     pub cache: Option<&'a str>,
     /// Attempts after the first (count).
     pub retries: u32,
-    /// What became of a second backend that was asked beside the first, in one word.
+    /// The result of asking a second backend in parallel, in one word.
     pub hedge: Option<&'a str>,
     /// How long each phase took.
     pub timers: Timers,
     /// Why it ended.
     pub end: End,
-    /// What would have refused it, but for a dry run.
+    /// What would have refused it if it were no dry run.
     pub would_reject: Reasons,
     /// Where in the request SQL injection was found, and of what kind.
     pub sqli: Option<&'a str>,
-    /// Who the client has shown to be.
+    /// The authenticated user.
     pub user: Option<&'a [u8]>,
     /// `user-agent`, as sent.
     pub user_agent: Option<&'a [u8]>,
-    /// What the connection is encrypted with; `None` without TLS.
+    /// The TLS of the connection; `None` without TLS.
     pub tls: Option<&'a Secure>,
-    /// The name that the client asked for (SNI), in a handshake with us or in a greeting that was passed on.
+    /// The server name (SNI) that the client asked for, in a handshake with us or in a ClientHello that was
+    /// passed on.
     pub server_name: Option<&'a str>,
     /// `referer`, as sent.
     pub referer: Option<&'a [u8]>,
 }
 
 impl<'a> Record<'a> {
-    /// Of a session or a flow, which has no requests, without what only some of them have: no pool was found
-    /// and no byte moved.
+    /// For a session or a flow, which has no requests; the fields that only some of them have are empty: no
+    /// pool was found and no byte moved.
     pub fn of_session(listener: &'a str, protocol: Spoken, client: SocketAddr, end: End) -> Record<'a> {
         Record {
             time: SystemTime::now(),
@@ -103,7 +104,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Bytes of the response's content to the client.
+    /// Bytes of the response's content sent to the client.
     pub fn body_bytes_sent(&self) -> u64 {
         self.bytes_sent.saturating_sub(self.head_bytes_sent)
     }
@@ -114,19 +115,19 @@ impl<'a> Record<'a> {
 pub struct Reasons(u64);
 
 impl Reasons {
-    /// Adds one; gives whether it was not there yet.
+    /// Adds a reason; gives whether it was new.
     pub fn add(&mut self, reason: Rejected) -> bool {
         let before = self.0;
         self.0 |= 1 << reason as u8;
         self.0 != before
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Those that are there.
+    /// The reasons in the set.
     pub fn iter(self) -> impl Iterator<Item = Rejected> {
         Rejected::ALL.iter().copied().filter(move |reason| self.0 & (1 << *reason as u8) != 0)
     }
@@ -143,15 +144,15 @@ pub struct Timers {
     pub queue: Option<Duration>,
     /// Until a backend had accepted, all attempts together; zero on a reused connection.
     pub connect: Option<Duration>,
-    /// From the request sent to the head of the response received.
+    /// From sending the request to receiving the head of the response.
     pub backend_header: Option<Duration>,
-    /// Until it was known whether the client may ask.
+    /// Until it was known whether the client may make the request.
     pub auth: Option<Duration>,
-    /// Everything.
+    /// The whole duration.
     pub total: Duration,
 }
 
-/// What a client or a backend is spoken to in.
+/// The protocol of a client or a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Spoken {
@@ -170,7 +171,7 @@ impl Spoken {
         matches!(self, Spoken::Http10 | Spoken::Http11 | Spoken::Http2 | Spoken::Http3)
     }
 
-    /// As it stands in a log line.
+    /// The name in a log line.
     pub const fn word(self) -> &'static str {
         match self {
             Spoken::Http10 => "HTTP/1.0",

@@ -1,4 +1,4 @@
-//! One record as one line, in three formats.
+//! Renders a record as a line, in three formats.
 
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -13,25 +13,25 @@ use super::record::{Reasons, Record};
 use super::timestamp::Calendar;
 use crate::client::is_unix;
 
-/// Who has come by a Unix socket, where others have an address.
+/// Written in place of the address of a client on a Unix socket.
 const UNIX_CLIENT: &[u8] = b"unix:";
 
-/// Renders lines; remembers the calendar fields of the current second.
+/// Renders lines; caches the calendar fields of the current second.
 #[derive(Debug, Default)]
 pub struct Renderer {
     pub calendar: Calendar,
-    /// For values that are put together.
+    /// A buffer for values that are assembled.
     pub room: Vec<u8>,
 }
 
 impl Renderer {
-    /// Appends one line, with its end.
+    /// Appends one line, with its line feed.
     pub fn line(&mut self, out: &mut Vec<u8>, format: AccessFormat, record: &Record<'_>) {
         self.fixed(out, format, record);
         out.push(b'\n');
     }
 
-    /// Appends one line, without its end.
+    /// Appends one line, without its line feed.
     pub fn fixed(&mut self, out: &mut Vec<u8>, format: AccessFormat, record: &Record<'_>) {
         match format {
             AccessFormat::Json => {
@@ -98,7 +98,7 @@ impl Renderer {
         }
         out.extend_from_slice(b" - ");
         match record.user {
-            // A space would shift all that stands behind it.
+            // A space would shift all columns after it.
             Some(user) => escape::value(out, user, |byte| byte == b' '),
             None => out.push(b'-'),
         }
@@ -125,7 +125,7 @@ impl Renderer {
         let is_http = record.protocol.is_http();
         address(out, record);
         out.extend_from_slice(b" [");
-        // HAProxy logs when it accepted, not when it was done.
+        // HAProxy logs the time of accepting, not the time of the end.
         self.calendar.haproxy(out, record.time.checked_sub(record.timers.total).unwrap_or(record.time));
         out.extend_from_slice(b"] ");
         escape::haproxy(out, record.listener.as_bytes());
@@ -135,7 +135,8 @@ impl Renderer {
         escape::haproxy(out, record.backend.unwrap_or("<NOSRV>").as_bytes());
         out.push(b' ');
         let timers = &record.timers;
-        // HAProxy's -1 is for those who left the line without a backend; who never had to wait spent 0 in it.
+        // HAProxy writes -1 if the request left the queue without a backend; one that never had to wait spent
+        // 0 in it.
         let queue = timers.queue.or(record.backend.map(|_| Duration::ZERO));
         let phases = [timers.client_header, queue, timers.connect, timers.backend_header];
         let shown = if is_http { &phases[..] } else { &phases[1..3] };
@@ -152,7 +153,7 @@ impl Renderer {
         number(out, record.bytes_sent);
         out.push(b' ');
         if is_http {
-            // No captured cookies.
+            // There are no captured cookies.
             out.extend_from_slice(b"- - ");
         }
         out.extend_from_slice(&termination(record));
@@ -170,12 +171,12 @@ impl Renderer {
     }
 }
 
-/// The first two letters of HAProxy's termination state: who or what ended it, and in which phase.
+/// The first two letters of HAProxy's termination state: who or what ended the session, and in which phase.
 ///
 /// Source: HAProxy configuration manual, section 8.5.
 fn termination(record: &Record<'_>) -> [u8; 2] {
     let is_http = record.protocol.is_http();
-    // R: the request was not complete; H: waiting for the response's head; D: data on its way.
+    // R: the request was incomplete; H: waiting for the response's head; D: data in transit.
     let phase = match (is_http, record.timers.client_header, record.timers.backend_header) {
         (true, None, _) => b'R',
         (true, Some(_), None) => b'H',
@@ -263,14 +264,14 @@ fn address(out: &mut Vec<u8>, record: &Record<'_>) {
     }
 }
 
-/// A comma, and the key of a field.
+/// Appends a comma and the key of a field.
 pub fn json_key(out: &mut Vec<u8>, key: &str) {
     out.extend_from_slice(b",\"");
     out.extend_from_slice(key.as_bytes());
     out.extend_from_slice(b"\":");
 }
 
-/// A field with a text; nothing for `None`.
+/// Appends a field with a text; nothing for `None`.
 pub fn json_text(out: &mut Vec<u8>, key: &str, value: Option<&[u8]>) {
     if let Some(value) = value {
         json_key(out, key);
@@ -289,7 +290,7 @@ fn would_reject(out: &mut Vec<u8>, reasons: Reasons) {
     }
 }
 
-/// The words of what would have refused the request, one behind the other.
+/// Appends the words for what would have refused the request, separated by commas.
 pub fn put_words(out: &mut Vec<u8>, reasons: Reasons) {
     for (number, reason) in reasons.iter().enumerate() {
         if number > 0 {
@@ -313,7 +314,7 @@ fn json_seconds(out: &mut Vec<u8>, key: &str, value: Option<Duration>) {
     }
 }
 
-/// Seconds with microseconds; nothing for `None`.
+/// Appends seconds with microseconds; nothing for `None`.
 pub fn put_seconds(out: &mut Vec<u8>, value: Option<Duration>) {
     let Some(value) = value else { return };
     number(out, value.as_secs());
@@ -323,7 +324,7 @@ pub fn put_seconds(out: &mut Vec<u8>, value: Option<Duration>) {
     digits3(out, (microseconds % 1_000) as u16);
 }
 
-/// Seconds since 1970 with milliseconds.
+/// Appends seconds since 1970 with milliseconds.
 pub fn unix_seconds(out: &mut Vec<u8>, time: SystemTime) {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     number(out, since.as_secs());
@@ -342,7 +343,7 @@ fn number_or(out: &mut Vec<u8>, value: Option<u64>, otherwise: &[u8]) {
     }
 }
 
-/// A number in decimal; a third of the time `write!` takes.
+/// Appends a number in decimal; this takes a third of the time of `write!`.
 pub fn number(out: &mut Vec<u8>, mut value: u64) {
     let mut digits = [0; 20];
     let mut at = digits.len();
@@ -357,12 +358,12 @@ pub fn number(out: &mut Vec<u8>, mut value: u64) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// Two digits, with a leading zero. `value` is below 100.
+/// Appends two digits, with a leading zero. `value` must be below 100.
 pub fn digits2(out: &mut Vec<u8>, value: u8) {
     out.extend_from_slice(&[b'0' + value / 10, b'0' + value % 10]);
 }
 
-/// Three digits, with leading zeros. `value` is below 1000.
+/// Appends three digits, with leading zeros. `value` must be below 1000.
 pub fn digits3(out: &mut Vec<u8>, value: u16) {
     out.push(b'0' + (value / 100) as u8);
     digits2(out, (value % 100) as u8);

@@ -1,4 +1,4 @@
-//! Which lines a log gets, what they look like, and what stands before them.
+//! Which lines a log gets, their form, and the header before them.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,24 +12,24 @@ use super::form::{Form, Said};
 use super::record::Record;
 use super::render::Renderer;
 
-/// What a log is told about a line.
+/// What a log does with a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineVerdict {
     Written,
-    /// It is none of those that are asked for.
+    /// It does not meet the log's conditions.
     Filtered,
-    /// It is not in the sample.
+    /// It is not in the log's sample.
     Unsampled,
 }
 
-/// What the config says of the lines of a log.
+/// The settings for the lines of a log.
 #[derive(Debug)]
 pub struct Rules {
     form: Form,
     status: Vec<AnswerStatus>,
     slower_than: Option<Duration>,
     except_done: bool,
-    /// Lines whose hash is below it are written; `None` for all.
+    /// Lines whose hash is below this are written; `None` for all.
     share: Option<u64>,
     keep_errors: bool,
     header: Option<Header>,
@@ -42,19 +42,19 @@ impl Rules {
             status: lines.status.clone(),
             slower_than: lines.slower_than,
             except_done: lines.except_done,
-            // Above the largest number it is the largest.
+            // A product above the largest number becomes the largest number.
             share: (lines.share < 1.0).then(|| (lines.share * 2f64.powi(64)) as u64),
             keep_errors: lines.keep_errors,
             header: Header::of(target, lines),
         }
     }
 
-    /// What lines say of others than the record.
+    /// The variables in lines that are not fixed parts of a record.
     pub fn variables(&self) -> Vec<&Variable> {
         self.form.variables()
     }
 
-    /// Whether a line of this is written.
+    /// Whether a line for this record is written.
     pub fn judge(&self, record: &Record<'_>) -> LineVerdict {
         let has_conditions = !self.status.is_empty() || self.slower_than.is_some() || self.except_done;
         let is_failed = !matches!(record.end, End::Done | End::Responded);
@@ -83,8 +83,8 @@ impl Rules {
     }
 }
 
-/// A number that is the same in all logs and processes that write about a request; for what has no id, one of
-/// its own.
+/// A number for sampling that is the same in all logs and processes that write about a request; a new one for
+/// records without a request id.
 fn draw(record: &Record<'_>) -> u64 {
     match record.request_id {
         Some(id) => number_of(id),
@@ -95,13 +95,13 @@ fn draw(record: &Record<'_>) -> u64 {
     }
 }
 
-/// By other bits than those that a `split` and a `mirror` go by: else a share of the lines would be of one
-/// side.
+/// Uses other bits than a `split` and a `mirror` do: otherwise a sample of the lines would come from one side
+/// of the split.
 pub fn number_of(request_id: &[u8]) -> u64 {
     stable_hash(request_id).rotate_left(32)
 }
 
-/// What stands before each message of syslog.
+/// The header before each syslog message.
 #[derive(Debug)]
 pub struct Header {
     before: Box<[u8]>,
@@ -119,7 +119,7 @@ impl Header {
         let host = host_name();
         let (before, after) = match form {
             SyslogForm::Rfc5424 => (format!("<{priority}>1 "), format!(" {host} {name} {process} access - ")),
-            // Where syslog(3) writes nobody names the host.
+            // Where syslog(3) writes, the host is not named.
             SyslogForm::Rfc3164 if is_local => (format!("<{priority}>"), format!(" {name}[{process}]: ")),
             SyslogForm::Rfc3164 => (format!("<{priority}>"), format!(" {host} {name}[{process}]: ")),
         };
@@ -136,7 +136,7 @@ impl Header {
     }
 }
 
-/// The name of this machine; `-` where it has none that can stand in a message.
+/// The name of this machine; `-` if it has none that is allowed in a message.
 fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim_ascii();

@@ -1,7 +1,7 @@
-//! Lines on their way to a daemon: datagrams, or a connection.
+//! Sends lines to a daemon, as datagrams or over a connection.
 //!
-//! A daemon that is away, or takes nothing, holds its lines up, and nobody else: the batch is tried again,
-//! the queue behind it fills, and workers drop what finds it full.
+//! A daemon that is down, or takes nothing, holds up only its own lines: the batch is tried again, the queue
+//! behind it fills, and workers drop lines that find it full.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
@@ -13,28 +13,28 @@ use weir_config::{Syslog, SyslogAddress};
 
 use super::target::{Written, wait_writable};
 
-/// Where systemd's journal takes entries (systemd, "Native Journal Protocol").
+/// The socket of systemd's journal (systemd, "Native Journal Protocol").
 const JOURNAL: &str = "/run/systemd/journal/socket";
-/// For a connection to come about.
+/// Time limit for connecting.
 const CONNECT: Duration = Duration::from_secs(1);
-/// Less than a datagram of UDP takes, bytes: a line that was too long is cut to this at most.
+/// Somewhat less than the largest UDP datagram, bytes: a line that was too long is cut to at most this.
 const LARGEST_DATAGRAM: usize = 60_000;
-/// A line that does not fit when it is cut to this fits nowhere, bytes.
+/// If a line cut to this many bytes still does not fit, it is given up.
 const SMALLEST_CUT: usize = 400;
-/// Reads of what a daemon says before a batch is written to it (count).
+/// How often the daemon's output is read before a batch is written to it (count).
 const READS: usize = 16;
 
 /// A daemon's socket.
 pub struct Socket {
     to: SyslogAddress,
     link: Option<Link>,
-    /// What stands before each line in a datagram, and behind it.
+    /// The bytes before each line in a datagram, and after it.
     around: (Vec<u8>, &'static [u8]),
-    /// For datagrams that are put together.
+    /// A buffer for datagrams that are assembled.
     room: Vec<u8>,
-    /// On a connection: the batch that is being sent, each line behind its length.
+    /// On a connection: the batch that is being sent, each line after its length.
     framed: Vec<u8>,
-    /// Bytes of it that were written.
+    /// Bytes of `framed` that were written.
     done: usize,
 }
 
@@ -45,7 +45,7 @@ enum Link {
 }
 
 impl Socket {
-    /// To a syslog daemon. Lines have their header.
+    /// To a syslog daemon. Lines already have their header.
     pub fn syslog(address: &SyslogAddress) -> Socket {
         Socket {
             to: address.clone(),
@@ -57,7 +57,7 @@ impl Socket {
         }
     }
 
-    /// To the journal: a line is an entry's message.
+    /// To the journal: a line becomes an entry's message.
     pub fn journal(syslog: &Syslog) -> Socket {
         let before = format!(
             "PRIORITY={}\nSYSLOG_FACILITY={}\nSYSLOG_IDENTIFIER={}\nMESSAGE=",
@@ -67,14 +67,15 @@ impl Socket {
         Socket { around, ..Socket::syslog(&SyslogAddress::Unix(JOURNAL.to_owned())) }
     }
 
-    /// Sends a batch of lines. What is for later must come again as it was.
+    /// Sends a batch of lines. If the result is `is_later`, the rest must be passed again unchanged.
     pub fn send(&mut self, batch: &[u8]) -> Written {
         let sent = match self.to {
             SyslogAddress::Tcp(_) => self.send_framed(batch),
             SyslogAddress::Unix(_) | SyslogAddress::Udp(_) => self.send_datagrams(batch),
         };
-        // A frame may be half sent to who takes no more of it for now; a datagram is not, and another daemon
-        // may listen where one hangs.
+        // On a connection, a frame may be half sent to a daemon that takes no more for now, so the connection
+        // is kept. That can't happen with a datagram, and another daemon may listen in place of one that
+        // hangs.
         let is_slow = sent.error.as_ref().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut);
         if sent.is_later && !(is_slow && matches!(self.to, SyslogAddress::Tcp(_))) {
             self.link = None;
@@ -82,7 +83,7 @@ impl Socket {
         sent
     }
 
-    /// Has the next batch go to whoever listens then.
+    /// Makes the next batch go to whoever listens then.
     pub fn reconnect(&mut self) {
         if self.framed.is_empty() {
             self.link = None;
@@ -94,7 +95,7 @@ impl Socket {
         for line in batch.split_inclusive(|&byte| byte == b'\n') {
             match self.send_fitting(line.strip_suffix(b"\n").unwrap_or(line)) {
                 Ok(is_whole) => written.cut += u64::from(!is_whole),
-                // Too large, which it will be again.
+                // It is too large, and will be again.
                 Err(error) if is_too_large(&error) => {
                     written.lost += 1;
                     written.error = Some(error);
@@ -109,11 +110,11 @@ impl Socket {
         written
     }
 
-    /// Sends a line, or as much of it as a datagram takes; gives whether it was the whole one.
+    /// Sends a line, or as much of it as fits into a datagram; gives whether it was the whole line.
     fn send_fitting(&mut self, line: &[u8]) -> io::Result<bool> {
         let mut sent = self.send_datagram(line);
         let mut most = LARGEST_DATAGRAM.min(line.len() / 2);
-        // How much a Unix socket takes is known to its kernel alone.
+        // Only the kernel knows how much a Unix socket takes.
         while most >= SMALLEST_CUT && sent.as_ref().is_err_and(is_too_large) {
             sent = self.send_datagram(&cut(line, most));
             if sent.is_ok() {
@@ -155,7 +156,7 @@ impl Socket {
                 (Err(error), Some(Link::Udp(socket))) if error.kind() == io::ErrorKind::WouldBlock => {
                     wait_writable(socket)?;
                 }
-                // That is about a datagram of before, which nobody will get: it says nothing of this one.
+                // This error is about an earlier datagram, which is lost: it says nothing about this one.
                 (Err(error), Some(Link::Udp(_)))
                     if error.kind() == io::ErrorKind::ConnectionRefused && !is_second =>
                 {
@@ -186,7 +187,7 @@ impl Socket {
         }
         if self.link.is_none() {
             self.link = Some(connect(&self.to)?);
-            // A frame that was cut off is sent again, whole.
+            // A frame that was cut off is sent again completely.
             self.done = frame_start(&self.framed, self.done);
         }
         while self.done < self.framed.len() {
@@ -204,11 +205,12 @@ impl Socket {
 }
 
 impl Link {
-    /// Whether the daemon has ended the connection: what is written to it now would be lost in silence (RFC
-    /// 6587 section 3.1). What it says, which syslog has no use for, is read away.
+    /// Whether the daemon has closed the connection: what is written to it now would be lost without notice
+    /// (RFC 6587 section 3.1). Anything that the daemon sends is read and discarded, because syslog does not
+    /// use it.
     fn was_closed(&self) -> bool {
         let Link::Tcp(stream) = self else { return false };
-        // Not all that it may say: one that never stops would keep the writer from writing.
+        // Bounded, because a daemon that never stops sending would keep the writer from writing.
         for _ in 0..READS {
             match (&*stream).read(&mut [0; 256]) {
                 Ok(0) => return true,
@@ -253,8 +255,8 @@ fn is_too_large(error: &io::Error) -> bool {
     rustix::io::Errno::from_io_error(error) == Some(rustix::io::Errno::MSGSIZE)
 }
 
-/// A line with at most so many bytes. One that ends with a JSON object is still one: its last fields are left
-/// out. Others end where they are cut.
+/// Cuts a line to at most `most` bytes. If it ends with a JSON object it still does: the object's last fields
+/// are left out. Other lines just end where they are cut.
 fn cut(line: &[u8], most: usize) -> Vec<u8> {
     let object = line.iter().position(|byte| *byte == b'{').filter(|_| line.ends_with(b"}"));
     let comma = object.and_then(|start| last_comma(line, start, most.saturating_sub(1)));
@@ -268,7 +270,7 @@ fn cut(line: &[u8], most: usize) -> Vec<u8> {
     line[..end].to_vec()
 }
 
-/// The last comma up to `most` that stands between two fields of the object that begins at `start`.
+/// The last comma, up to `most`, between two fields of the object that begins at `start`.
 fn last_comma(line: &[u8], start: usize, most: usize) -> Option<usize> {
     let (mut depth, mut is_text, mut is_escaped, mut last) = (0, false, false, None);
     for (at, byte) in line.iter().enumerate().take(most + 1).skip(start) {
@@ -286,7 +288,7 @@ fn last_comma(line: &[u8], start: usize, most: usize) -> Option<usize> {
     last
 }
 
-/// Puts each line behind its length and a blank (RFC 6587 section 3.4.1).
+/// Appends each line after its length and a space (RFC 6587 section 3.4.1).
 fn frame(batch: &[u8], out: &mut Vec<u8>) {
     for line in batch.split_inclusive(|&byte| byte == b'\n') {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
@@ -296,7 +298,7 @@ fn frame(batch: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Where the frame begins that `done` bytes lead into.
+/// Where the frame begins that byte `done` belongs to.
 fn frame_start(framed: &[u8], done: usize) -> usize {
     let mut start = 0;
     loop {
@@ -341,7 +343,7 @@ mod tests {
         first.read_exact(&mut got).unwrap();
         assert_eq!(&got, b"3 one");
         drop(first);
-        // The end of the connection is there before anything is written.
+        // The end of the connection is noticed before anything is written.
         let away = socket.send(b"two\nthree\n");
         assert!(away.is_later && away.error.is_some() && away.lost == 0, "{away:?}");
         let listener = TcpListener::bind(address).unwrap();

@@ -1,4 +1,4 @@
-//! Where the writer thread puts lines: a file, or a socket.
+//! Where the writer thread writes lines: a file, or a socket.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -15,8 +15,8 @@ use weir_config::{AccessTarget, Syslog};
 use super::socket::Socket;
 use super::writer::lines_in;
 
-/// A target that takes nothing for this long is given up for the time being: a file loses the batch, so that
-/// a new target can come into force.
+/// A target that takes nothing for this long is given up for now: a file loses the batch, so that a new
+/// target can come into force.
 const STALL: Duration = Duration::from_secs(1);
 
 /// Where lines go.
@@ -25,32 +25,32 @@ pub enum Target {
     Socket(Box<Socket>),
 }
 
-/// What became of a batch.
+/// The result of writing a batch.
 #[derive(Debug, Default)]
 pub struct Written {
-    /// Bytes at its beginning that are done with; only of use where the rest is for later.
+    /// Bytes at its beginning that are done; only used if the rest is to be tried again.
     pub taken: usize,
-    /// Lines that did not get through, count.
+    /// Lines that were lost (count).
     pub lost: u64,
-    /// Lines of which only a part did, count.
+    /// Lines that were only written in part (count).
     pub cut: u64,
     /// Whether the rest is to be tried again.
     pub is_later: bool,
-    /// What stood in the way.
+    /// The error, if there was one.
     pub error: Option<io::Error>,
 }
 
 /// A file, or standard output or error.
 pub struct LogFile {
     file: File,
-    /// For opening it anew; `None` for standard output and error.
+    /// For reopening it; `None` for standard output and error.
     path: Option<PathBuf>,
-    /// A line was cut off by an error: the next one must not be glued to it.
+    /// Whether a line was cut off by an error: the next one must not be appended to it.
     is_torn: bool,
 }
 
 impl Target {
-    /// Opens it; `None` for nowhere. A socket is connected when there is something to send.
+    /// Opens it; `None` for nowhere. A socket is only connected when there is something to send.
     ///
     /// # Errors
     /// The file can't be opened for appending.
@@ -70,14 +70,14 @@ impl Target {
         })
     }
 
-    /// One for a file that cannot be opened anew.
+    /// A target for a file that can't be reopened.
     #[cfg(test)]
     pub fn unnamed(file: File) -> Target {
         Target::File(LogFile { file, path: None, is_torn: false })
     }
 
-    /// Opens a file anew, which log rotation has moved away, and connects a socket anew, where somebody else
-    /// may listen now.
+    /// Reopens a file, which log rotation has moved away, and reconnects a socket, where another daemon may
+    /// listen now.
     ///
     /// # Errors
     /// It can't be opened; the old one stays in use.
@@ -98,7 +98,7 @@ impl Target {
         }
     }
 
-    /// Writes whole lines; waits where it must.
+    /// Writes whole lines; waits if it must.
     pub fn write(&mut self, batch: &[u8]) -> Written {
         match self {
             Target::File(file) => file.write(batch),
@@ -126,8 +126,8 @@ impl LogFile {
     }
 }
 
-/// Opens a file for appending. At a pipe without a reader open(2) would wait for one, and with it whoever
-/// starts or reloads; like this it fails. For other files the flag means nothing.
+/// Opens a file for appending. For a pipe without a reader, a plain open(2) would wait for one and block the
+/// start or the reload; with this flag it fails. For other files the flag has no effect.
 fn append(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let opened = OpenOptions::new().append(true).create(true).custom_flags(flags).open(path);
@@ -137,10 +137,10 @@ fn append(path: &Path) -> io::Result<File> {
     })
 }
 
-/// Whether the last line of a file has no end: a full disk, or a process that was killed, cut it off. `false`
-/// where that can't be read.
+/// Whether the last line of a file has no line feed, because a full disk or the end of a process cut it off.
+/// `false` if that can't be read.
 fn ends_in_a_line_cut_off(path: &Path) -> bool {
-    // What is no file, such as a pipe, has no end that could be read, and may have to be waited for.
+    // Anything but a regular file, such as a pipe, has no readable end, and reading it could block.
     let size = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map_or(0, |found| found.len());
     let Some(last) = size.checked_sub(1) else { return false };
     let mut byte = [0];
@@ -154,7 +154,7 @@ fn write_all(mut file: &File, bytes: &[u8], written: &mut usize) -> io::Result<(
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(count) => *written += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // Whoever gave us standard output may have made it non-blocking.
+            // Whoever provided standard output may have made it non-blocking.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => wait_writable(file)?,
             Err(error) => return Err(error),
         }
@@ -162,7 +162,7 @@ fn write_all(mut file: &File, bytes: &[u8], written: &mut usize) -> io::Result<(
     Ok(())
 }
 
-/// Waits until it takes something, for [`STALL`] at most.
+/// Waits until the descriptor takes something, for [`STALL`] at most.
 pub(super) fn wait_writable(descriptor: impl AsFd) -> io::Result<()> {
     let limit = Timespec { tv_sec: STALL.as_secs() as i64, tv_nsec: 0 };
     let mut watched = [PollFd::new(&descriptor, PollFlags::OUT)];
@@ -179,7 +179,8 @@ mod tests {
 
     use super::*;
 
-    /// It kept the program from starting, and from hearing a signal; at a reload, from its probes.
+    /// Earlier this kept the program from starting and from handling signals; at a reload, it stopped its
+    /// probes.
     #[test]
     fn a_pipe_without_a_reader_is_refused_at_once() {
         let path = std::env::temp_dir().join(format!("weir-log-pipe-{}", std::process::id()));

@@ -1,5 +1,5 @@
-//! Records as lines of each format, and lines on their way to a target that is stuck, moves or can't be
-//! opened.
+//! Tests of records as lines of each format, and of lines on their way to a target that is stuck, moves or
+//! can't be opened.
 
 use std::io::Read as _;
 use std::path::PathBuf;
@@ -236,7 +236,7 @@ fn quotes_outside_escapes(line: &[u8]) -> usize {
     count
 }
 
-/// A file of its own per test, removed at the end.
+/// A file for each test, removed at its end.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -280,7 +280,7 @@ fn every_line_arrives_and_none_is_dropped_while_the_writer_keeps_up() {
 #[test]
 fn a_stuck_target_drops_and_counts_lines_but_never_holds_up_the_worker() {
     let scratch = Scratch::new("stuck");
-    // Opening a FIFO for reading and writing never blocks; nobody reads, so that writing soon does.
+    // Opening a FIFO for reading and writing never blocks; as nobody reads, writing soon does.
     rustix::fs::mknodat(rustix::fs::CWD, &scratch.0, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     let mut reader = std::fs::OpenOptions::new().read(true).write(true).open(&scratch.0).unwrap();
     let log = AccessLog::start(&scratch.config(), &[]).unwrap();
@@ -290,7 +290,7 @@ fn a_stuck_target_drops_and_counts_lines_but_never_holds_up_the_worker() {
         worker.write(&request(), &cells);
     }
     assert!(cells.log_dropped.total() > 0);
-    // Once somebody reads again, what was kept comes out whole.
+    // Once somebody reads again, what was kept comes out complete.
     let mut first = [0; 8];
     reader.read_exact(&mut first).unwrap();
     assert_eq!(&first, b"{\"time\":");

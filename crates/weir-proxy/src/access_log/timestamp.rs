@@ -1,4 +1,4 @@
-//! Wall-clock time as text, in UTC; the part above the second is made once per second.
+//! Wall-clock time as text, in UTC; everything but the fraction of a second is computed once per second.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -20,7 +20,7 @@ struct Civil {
     second: u8,
 }
 
-/// The calendar fields of the second last asked for.
+/// The calendar fields of the second that was last asked for.
 #[derive(Debug)]
 pub struct Calendar {
     second: u64,
@@ -77,7 +77,7 @@ impl Calendar {
     }
 
     fn at(&mut self, time: SystemTime) -> (Civil, u16) {
-        // A clock set before 1970 gives the epoch: a wrong time in the log is no reason to lose the line.
+        // If the clock is set before 1970 this gives the epoch: a wrong time is no reason to lose the line.
         let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         if since.as_secs() != self.second {
             *self = Calendar { second: since.as_secs(), civil: civil(since.as_secs()) };

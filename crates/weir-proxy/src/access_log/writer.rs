@@ -1,7 +1,7 @@
 //! The writer thread: the only one that waits for the log's target.
 //!
-//! Workers and writer meet at a queue of batches behind a mutex that is held for a push or a pop: once per 32
-//! KiB of lines.
+//! Workers hand batches to the writer through a queue behind a mutex, which is held for a push or a pop: once
+//! per 32 KiB of lines.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,33 +15,33 @@ use weir_config::{AccessFormat, AccessTarget, Log, LogLines, MAIN_LOG};
 use super::rules::Rules;
 use super::target::{Target, Written};
 
-/// What batches that wait for the writer take of memory, over all workers, bytes. Counted by their room: a
-/// batch of long lines has more, and one that was handed over early holds no less than a full one.
+/// Memory for batches that wait for the writer, over all workers, in bytes. Batches count by their capacity:
+/// a batch of long lines has more, and one that was handed over early holds no less than a full one.
 const QUEUE_BYTES: usize = 8 << 20;
-/// Empty batches kept for use again, count.
+/// Empty batches that are kept for reuse (count).
 const SPARE_BATCHES: usize = 8;
-/// Room of an empty batch that is kept at most, bytes.
+/// Largest capacity of an empty batch that is kept, in bytes.
 const SPARE_BYTES: usize = 64 << 10;
-/// A batch that a target does not take now is tried again after this long.
+/// A batch that a target does not take is tried again after this time.
 const RETRY: Duration = Duration::from_secs(1);
 /// Lost lines are reported at most this often.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A log that is open: what workers, writer and control side share of it.
+/// An open log: the state that workers, the writer and the control side share.
 pub struct OpenLog {
     enabled: AtomicBool,
     format: AtomicU8,
     rules: ArcSwap<Rules>,
-    /// Whether the config has it no more: who began with it still writes to it.
+    /// Whether the config no longer has it: sessions that began with it still write to it.
     is_retired: AtomicBool,
     counts: Arc<Counts>,
     meeting: Arc<Meeting>,
 }
 
-/// Lines that a log did not get, since the start; of all logs that have had its name.
+/// Lines that a log did not get since the start, summed over all logs of the same name.
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// They were none of those that it asks for.
+    /// They did not meet its conditions.
     pub filtered: AtomicU64,
     /// They were not in its sample.
     pub unsampled: AtomicU64,
@@ -49,17 +49,17 @@ pub struct Counts {
     pub dropped: AtomicU64,
     /// The target did not take them.
     pub lost: AtomicU64,
-    /// They were longer than what the target takes at once, and are there in part.
+    /// They were longer than the target takes at once, and are there in part.
     pub cut: AtomicU64,
 }
 
-/// Where workers and the writer meet.
+/// Where workers hand batches to the writer.
 pub struct Meeting {
     name: String,
     state: Mutex<WriterState>,
-    /// Something for the writer to do.
+    /// Notified when there is something for the writer to do.
     work: Condvar,
-    /// The writer has caught up.
+    /// Notified when the writer has caught up.
     idle: Condvar,
     counts: Arc<Counts>,
 }
@@ -67,18 +67,18 @@ pub struct Meeting {
 #[derive(Default)]
 struct WriterState {
     queue: VecDeque<Vec<u8>>,
-    /// Room of the batches in the queue, bytes.
+    /// Capacity of the batches in the queue, bytes.
     queue_bytes: usize,
     spare: Vec<Vec<u8>>,
-    /// What the config says now; `None` before the first config.
+    /// The target in the config; `None` before the first config.
     wanted: Option<AccessTarget>,
-    /// The target to use from now on, to be taken by the writer; the inner `None` closes it.
+    /// The new target, which the writer has yet to take; the inner `None` closes it.
     next: Option<Option<Target>>,
     reopen: bool,
     started: bool,
     writing: bool,
     closed: bool,
-    /// The writer has returned.
+    /// Whether the writer thread has returned.
     ended: bool,
 }
 
@@ -88,7 +88,7 @@ impl Meeting {
         Arc::new(Meeting { name: name.to_owned(), state, work, idle, counts })
     }
 
-    /// Waits until all is written that was handed over before; `false` when time ran out.
+    /// Waits until everything that was handed over is written; `false` if time ran out.
     pub fn finish(&self, limit: Duration) -> bool {
         let behind = |state: &mut WriterState| {
             state.started && !state.ended && (!state.queue.is_empty() || state.writing)
@@ -119,7 +119,7 @@ impl Meeting {
 }
 
 impl OpenLog {
-    /// The log of `[log]`, which is off until it is told what to do.
+    /// The log of `[log]`, which is off until it is configured.
     pub fn off(counts: Arc<Counts>) -> OpenLog {
         OpenLog {
             enabled: AtomicBool::new(false),
@@ -131,10 +131,10 @@ impl OpenLog {
         }
     }
 
-    /// A log of this name, which stays with its target.
+    /// Opens a log of this name, whose target never changes.
     ///
     /// # Errors
-    /// The file can't be opened, or no thread started.
+    /// The file can't be opened, or no thread can be started.
     pub fn open(
         name: &str,
         target: &AccessTarget,
@@ -162,39 +162,39 @@ impl OpenLog {
         self.enabled.load(Ordering::Relaxed)
     }
 
-    /// How its lines are written.
+    /// The format of its lines.
     pub fn format(&self) -> AccessFormat {
         let formats = [AccessFormat::Json, AccessFormat::Combined, AccessFormat::Haproxy];
         let number = self.format.load(Ordering::Relaxed);
         formats.into_iter().find(|&format| format as u8 == number).unwrap_or(AccessFormat::Json)
     }
 
-    /// What its lines are to be.
+    /// The rules for its lines.
     pub fn rules(&self) -> Arc<Rules> {
         self.rules.load_full()
     }
 
-    /// Has lines be as these say, from the next line of each worker on.
+    /// Sets the rules for its lines, from the next line of each worker on.
     pub fn set_rules(&self, rules: Rules) {
         self.rules.store(Arc::new(rules));
     }
 
-    /// Whether the config has it no more. Who began with it still writes to it.
+    /// Whether the config no longer has it. Sessions that began with it still write to it.
     pub fn is_retired(&self) -> bool {
         self.is_retired.load(Ordering::Relaxed)
     }
 
-    /// Notes that the config has it no more, or has it again.
+    /// Notes that the config no longer has it, or has it again.
     pub fn set_retired(&self, is_retired: bool) {
         self.is_retired.store(is_retired, Ordering::Relaxed);
     }
 
-    /// Lines that it did not get, shared with all logs that have had its name.
+    /// Lines that it did not get, shared with all logs of the same name.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// Where its writer is met, which outlives this until all is written.
+    /// The queue to its writer, which outlives this until everything is written.
     pub fn meeting(&self) -> &Arc<Meeting> {
         &self.meeting
     }
@@ -218,14 +218,14 @@ impl OpenLog {
         Ok(())
     }
 
-    /// Has the writer open its file anew, for who has renamed it; does not wait for that.
+    /// Makes the writer reopen its file, which has been renamed; does not wait for that.
     pub fn reopen(&self) {
         self.meeting.lock().reopen = true;
         self.meeting.work.notify_one();
     }
 
-    /// Gives `batch` to the writer and leaves an empty one in its place; `false`, and nothing changed, when
-    /// the queue is full.
+    /// Hands `batch` to the writer and leaves an empty one in its place; `false`, without a change, if the
+    /// queue is full.
     pub fn hand_over(&self, batch: &mut Vec<u8>) -> bool {
         let mut state = self.meeting.lock();
         if state.queue_bytes + batch.capacity() > QUEUE_BYTES {
@@ -256,7 +256,8 @@ fn write_until_closed(meeting: &Meeting) {
             writer.target = target;
         }
         if std::mem::take(&mut state.reopen) {
-            // A file system that hangs must hang only this thread, not a worker that wants to hand over.
+            // If a file system hangs, it must only block this thread, and not a worker that wants to hand
+            // over a batch.
             drop(state);
             writer.reopen();
             state = meeting.lock();
@@ -317,12 +318,12 @@ struct Writer<'n> {
     name: &'n str,
 }
 
-/// What could not be written since the last report.
+/// Lines that could not be written since the last report.
 #[derive(Default)]
 struct Losses {
     lines: u64,
     reported: Option<Instant>,
-    /// When it was last said that lines wait.
+    /// When it was last reported that lines wait.
     waiting: Option<Instant>,
 }
 
@@ -332,8 +333,8 @@ impl Writer<'_> {
         tracing::warn!(path = %path.display(), %error, "access log could not be reopened, writing on to the old file");
     }
 
-    /// Writes a batch; says how many lines did not get through, and whether there is more to be written of
-    /// it. The next batch is tried afresh: a disk that was full recovers.
+    /// Writes a batch; gives how many lines were lost, and whether the rest must be written later. The next
+    /// batch is tried anew: a disk that was full may have space again.
     fn write(&mut self, batch: &[u8], now: Instant) -> Written {
         let Some(target) = &mut self.target else { return Written::default() };
         let mut written = target.write(batch);
@@ -348,13 +349,13 @@ impl Writer<'_> {
     }
 }
 
-/// How many lines end in it.
+/// How many lines end in `bytes`.
 pub(super) fn lines_in(bytes: &[u8]) -> u64 {
     bytes.iter().filter(|&&byte| byte == b'\n').count() as u64
 }
 
 impl Losses {
-    /// Says how many lines were lost: at the first loss, then at most once a minute.
+    /// Reports how many lines were lost: at the first loss, then at most once a minute.
     fn report_if_due(&mut self, now: Instant, log: &str, error: Option<&io::Error>) {
         if self.waiting.take().is_some() {
             tracing::info!(log, "access log lines are taken again");
@@ -372,7 +373,7 @@ impl Losses {
         (self.lines, self.reported) = (0, Some(now));
     }
 
-    /// Says that lines wait for their target, at first and then at most once a minute.
+    /// Reports that lines wait for their target: the first time, then at most once a minute.
     fn report_wait(&mut self, now: Instant, log: &str, error: Option<&io::Error>) {
         if self.waiting.is_some_and(|last| now.duration_since(last) < REPORT_INTERVAL) {
             return;
@@ -414,7 +415,8 @@ mod tests {
         assert_eq!(writer.losses.lines, 0);
     }
 
-    /// Batches were counted, and those of long lines took many times what the guide says.
+    /// Earlier, batches were counted, and those with long lines took many times the memory that the guide
+    /// says.
     #[test]
     fn the_queue_is_full_when_its_memory_is_whatever_the_batches_hold() {
         for room in [1 << 10, 36 << 10, 1 << 20] {
@@ -448,7 +450,7 @@ mod tests {
         let mut writer = writer(write);
         writer.losses.reported = Some(Instant::now());
         // More than the pipe holds, and nobody reads: the stall limit gives the batch up in the middle of its
-        // one line.
+        // only line.
         let long = [b"x".repeat(1 << 20), b"\n".to_vec()].concat();
         writer.write(&long, Instant::now());
         assert_eq!(writer.losses.lines, 1);

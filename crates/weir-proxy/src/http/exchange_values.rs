@@ -40,7 +40,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// The values for a request whose head is there. They lack its request id, and have its path only after
+    /// The values for a request whose head is there. They lack its `x-request-id`, and have its path only after
     /// [`Self::along`].
     pub(crate) fn of_head(
         requester: &'a Requester,

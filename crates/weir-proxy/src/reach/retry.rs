@@ -59,7 +59,8 @@ pub struct Attempt<'r> {
     pub idempotent: bool,
     /// Whether everything that was sent can be sent again.
     pub replayable: bool,
-    /// Whether the connection had served an exchange before: the backend may have closed it just when we sent.
+    /// Whether the connection had served an exchange before: the backend may have closed it just when we
+    /// sent.
     pub reused: bool,
     /// The kind of failure; `None` if it is none that `on` can name.
     pub kind: Option<RetryOn>,

@@ -1,4 +1,4 @@
-//! Lines that the config writes itself, which of them a log gets, and several logs beside each other.
+//! Tests of lines that the config defines, of which lines a log gets, and of several logs at once.
 
 use std::collections::BTreeMap;
 
@@ -94,7 +94,7 @@ fn fields_of_its_own_stand_behind_those_of_every_line_or_alone() {
     assert_eq!(rendered(nothing, &request(), BTreeMap::new()), "{}");
 }
 
-/// What stands up to `ender`, with its escapes undone; `-` for nothing. And the rest.
+/// The field up to `ender`, with its escapes undone, and the rest; `-` stands for an empty field.
 fn field(rest: &str, ender: char) -> (Vec<u8>, &str) {
     let (field, rest) = rest.split_once(ender).unwrap_or_else(|| panic!("no {ender:?} in {rest:?}"));
     if field == "-" {
@@ -232,12 +232,12 @@ fn a_log_that_goes_and_comes_back_is_the_same_one_and_loses_nothing() {
     let write = || worker.write_to(&logs, None, &request(), &captured, &cells);
     write();
     log.reconfigure(&without.log, &without.access_logs).unwrap();
-    // A session that began before the reload still has both.
+    // A session that began before the reload still writes to both.
     write();
     worker.flush();
     assert!(Logs::compile(&without, &without.listeners[0], &log).is_none());
     assert!(log.finish(LONG));
-    // Rotated while the config has it no more.
+    // The file is rotated while the log is not in the config.
     let rotated = Scratch(audit.0.with_extension("1"));
     std::fs::rename(&audit.0, &rotated.0).unwrap();
     log.reopen();
