@@ -123,7 +123,8 @@ impl Begun {
 impl Session {
     /// Attaches the session to a server in this role; `but` is the name of a server that was just lost.
     ///
-    /// # Errors The error for the client. Nothing of the statement was sent.
+    /// # Errors
+    /// The error for the client. Nothing of the statement was sent.
     pub async fn attach(&mut self, role: WantedRole, whose: Whose, but: Option<&str>) -> Result<(), Refusal> {
         let mut begun = None;
         if role == WantedRole::Read && self.has_untold_writes {

@@ -230,7 +230,8 @@ async fn log_in_over(
 /// Logs in again over an idle connection (COM_CHANGE_USER), with the capabilities that it was opened with.
 /// This takes two round trips, and costs the server an eighth of a new connection.
 ///
-/// # Errors The connection cannot be used any more.
+/// # Errors
+/// The connection cannot be used any more.
 pub async fn change_user(
     worker: &Worker,
     chosen: &Chosen,

@@ -13,7 +13,8 @@ impl Session {
     /// Checks whether a statement may run on the connection that the session keeps, if that is not to the
     /// primary. There the session has its state, and may read that and everything else.
     ///
-    /// # Errors The error for a statement that must run on the primary. Nothing of it was sent.
+    /// # Errors
+    /// The error for a statement that must run on the primary. Nothing of it was sent.
     pub fn stay_for(&mut self, verdict: &StatementVerdict) -> Result<(), Refusal> {
         let Some(attached) = &mut self.attached else { return Ok(()) };
         if self.facts.access == SplitAccess::ReadOnly || attached.is_at_primary() {

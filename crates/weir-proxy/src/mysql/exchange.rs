@@ -490,7 +490,8 @@ impl<'a> Answering<'a> {
     /// Inserts the owed EOF packet into the buffer at `at`, where the next packet begins, and returns its
     /// length in bytes. The length is 0 if a cursor is open, which the server's next packet shows.
     ///
-    /// # Errors What must be done first.
+    /// # Errors
+    /// What must be done first.
     fn pay_eof(&mut self, buffer: &mut Buffer, at: usize) -> Result<usize, Judged> {
         let input = buffer.filled().get(at..).unwrap_or_default();
         match eof::opens_cursor(input, self.forwarding.asks_cursor) {

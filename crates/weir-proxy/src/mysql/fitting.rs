@@ -240,7 +240,8 @@ impl Session {
 
     /// Takes over the collation that a statement has left on its connection.
     ///
-    /// # Errors The connection is lost.
+    /// # Errors
+    /// The connection is lost.
     pub async fn take_collation(&mut self, told: CollationTold, outcome: &mut Outcome) -> Result<(), End> {
         let of_results = match told {
             CollationTold::ByNames(name) => {

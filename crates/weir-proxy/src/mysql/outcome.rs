@@ -36,7 +36,7 @@ pub struct Outcome {
     pub is_replaced: bool,
     /// The statement that was prepared.
     pub prepared: Option<PreparedStatement>,
-    /// Whether it had rows, or column definitions without rows.
+    /// Whether it had a result set, even an empty one.
     pub has_rows: bool,
 }
 

@@ -58,7 +58,8 @@ pub enum OwnAnswer {
 /// applied to the connection. The caller sets the deadline. After a failed statement, [`NOTHING`] is sent
 /// first; the changes in its answer were not made by `asked`.
 ///
-/// # Errors The connection cannot be used any more.
+/// # Errors
+/// The connection cannot be used any more.
 pub async fn ask_all(
     server: &mut ServerConnection,
     buffers: &Rc<Buffers>,

@@ -56,7 +56,8 @@ impl Session {
 
     /// Makes sure that a statement writes nothing on the attached server, which may take writes.
     ///
-    /// # Errors The error for a statement that might write. Nothing of it was sent.
+    /// # Errors
+    /// The error for a statement that might write. Nothing of it was sent.
     pub async fn keep_from_writing(&mut self, verdict: &StatementVerdict) -> Result<(), Refusal> {
         if !verdict.keeps_read_only() {
             if !self.keeps_connection() {

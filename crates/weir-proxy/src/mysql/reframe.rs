@@ -63,8 +63,9 @@ impl Reframe {
 impl Source<'_> {
     /// As [`Source::send_command`], for a command of several packets that its beginning makes longer.
     ///
-    /// # Errors [`ExchangeError::Unframed`] if it would need one more packet than the client has sent, which
-    /// would also shift the sequence ids of the answer.
+    /// # Errors
+    /// [`ExchangeError::Unframed`] if it would need one more packet than the client has sent, which would
+    /// also shift the sequence ids of the answer.
     pub(super) async fn send_reframed(
         &mut self,
         server: &mut ServerConnection,

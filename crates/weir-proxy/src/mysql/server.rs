@@ -147,7 +147,8 @@ impl ServerConnection {
 
     /// Applies the state changes in an OK packet and returns them. GTIDs are also kept in [`Self::gtids`].
     ///
-    /// # Errors The changes cannot be parsed.
+    /// # Errors
+    /// The changes cannot be parsed.
     pub fn apply<'t>(&mut self, told: &'t [u8]) -> Result<ToldChanges<'t>, WireError> {
         let changes = Rc::make_mut(&mut self.state).apply(told)?;
         if let Some(gtids) = changes.gtids.and_then(|text| std::str::from_utf8(text).ok()) {

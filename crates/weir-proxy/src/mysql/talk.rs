@@ -144,8 +144,9 @@ impl<W: Wire> Talk<W> {
 
     /// The payload of the next packet, of at most `limit` bytes. Holds a buffer only while it contains bytes.
     ///
-    /// # Errors The connection cannot be used any more. [`TalkError::Shed`] occurs only while `deadline`
-    /// marks the session as idle.
+    /// # Errors
+    /// The connection cannot be used any more. [`TalkError::Shed`] occurs only while `deadline` marks the
+    /// session as idle.
     pub async fn receive(
         &mut self,
         buffers: &Rc<Buffers>,
@@ -179,7 +180,8 @@ impl<W: Wire> Talk<W> {
 
     /// Sends the packet that `fill` writes, with the next sequence id.
     ///
-    /// # Errors The connection cannot be used any more.
+    /// # Errors
+    /// The connection cannot be used any more.
     pub async fn send(
         &mut self,
         deadline: &Deadline,

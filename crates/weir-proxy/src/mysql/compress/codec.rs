@@ -197,7 +197,8 @@ impl Unpacker {
     /// most one packet, so that its content never belongs to two commands. If nothing was consumed and
     /// nothing produced, more input is needed.
     ///
-    /// # Errors The packet is invalid. It has cost no more than the room and the input.
+    /// # Errors
+    /// The packet is invalid. It has cost no more than the room and the input.
     pub fn step(
         &mut self,
         input: &[u8],

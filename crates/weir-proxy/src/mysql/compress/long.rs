@@ -54,7 +54,8 @@ impl Long {
 
     /// Deflates the next piece; `is_last` marks the last one.
     ///
-    /// # Errors No memory is available, or the packet is longer than a header can hold.
+    /// # Errors
+    /// No memory is available, or the packet is longer than a header can hold.
     pub fn take(&mut self, piece: &[u8], is_last: bool) -> io::Result<()> {
         let mut rest = piece;
         loop {

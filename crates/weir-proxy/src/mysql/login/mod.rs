@@ -64,9 +64,9 @@ const COLLATION: u8 = 255;
 /// The context of a login.
 #[derive(Clone, Copy)]
 pub struct LoginTerms<'a> {
-    /// The worker that has the client.
+    /// The worker that serves the client.
     pub worker: &'a Rc<Worker>,
-    /// The listener that it came to.
+    /// The listener that accepted it.
     pub listener: &'a Rc<WorkerListener>,
     /// The pool whose servers decide.
     pub pool: &'a Rc<WorkerPool>,
@@ -171,7 +171,8 @@ pub struct ClientLoggedIn {
 /// `confirm`, which sets its own. The connection counts as idle meanwhile, so that stalled logins are shed
 /// first (threat D1).
 ///
-/// # Errors How the session ends. The client was sent its error, if any, and is counted.
+/// # Errors
+/// How the session ends. The client was sent its error, if any, and is counted.
 pub async fn run<'a, T>(
     terms: &'a LoginTerms<'a>,
     stream: Stream,

@@ -49,11 +49,11 @@ pub struct Settling<'a, C, S> {
 /// Why a relayed login failed.
 #[derive(Debug)]
 pub enum Unsettled {
-    /// The server refuses: its error is the client's answer.
+    /// The server refused it; the client gets its error.
     Refused(ServerError),
-    /// By this side of Weir's.
+    /// The conversation with the client failed.
     Client(TalkError),
-    /// By the other.
+    /// The conversation with the server failed.
     Server(AttachError),
 }
 
@@ -73,7 +73,8 @@ impl<C: Wire, S: Wire> Settling<'_, C, S> {
     /// Relays packets until the server has decided; returns the payload of its OK packet, which the client
     /// has not received yet.
     ///
-    /// # Errors The client is not logged in.
+    /// # Errors
+    /// The client is not logged in.
     pub async fn run(&mut self) -> Result<Zeroizing<Vec<u8>>, Unsettled> {
         let mut challenge: Option<(Vec<u8>, Option<Nonce>)> = None;
         for _ in 0..MOST_PACKETS {

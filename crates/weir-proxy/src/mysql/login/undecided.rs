@@ -41,7 +41,8 @@ pub struct AskedServer {
 impl Undecided<'_> {
     /// The local address of the client's connection.
     ///
-    /// # Errors The system does not report it.
+    /// # Errors
+    /// The system does not report it.
     pub fn local_addr(&mut self) -> io::Result<SocketAddr> {
         self.talk.wire().local_addr()
     }
@@ -55,7 +56,8 @@ impl Undecided<'_> {
     /// connection with the same capabilities, and the payload of the server's OK packet, which the client has
     /// not received yet. The two have `timeout.handshake` from now.
     ///
-    /// # Errors How the session ends. The client was sent its error, if any, and is counted.
+    /// # Errors
+    /// How the session ends. The client was sent its error, if any, and is counted.
     pub async fn settle(
         mut self,
         chosen: &Chosen,
@@ -80,7 +82,8 @@ impl Undecided<'_> {
     /// Sends the login to the chosen server, and receives its request for a proof. The client sees none of
     /// this.
     ///
-    /// # Errors Another server may be asked.
+    /// # Errors
+    /// Another server may be asked.
     pub async fn ask(
         &mut self,
         chosen: &Chosen,
