@@ -119,8 +119,8 @@ fn unspecified_beside(address: IpAddr) -> SocketAddr {
     SocketAddr::new(ip, 0)
 }
 
-/// The address in the only field line. If there are two, the first one should have replaced the other that
-/// somebody wrote, so neither is believed. An address contains no comma, so a list is not accepted.
+/// The address in the only field line. If there are two, one comes from somebody whose value the proxy
+/// should have replaced, so neither is believed. An address contains no comma, so a list is not accepted.
 fn alone<'a>(mut fields: impl Iterator<Item = Field<'a>>) -> Option<SocketAddr> {
     let first = fields.next()?;
     if fields.next().is_some() { None } else { address_of(first.value) }
