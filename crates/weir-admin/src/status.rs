@@ -1,4 +1,5 @@
-//! The state of everything as one value: what `GET /v1/status`, `weir status` and the status page show.
+//! The state of the whole process as one value: what `GET /v1/status`, `weir status` and the status page
+//! show.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,21 +28,22 @@ use weir_state::plane::Placement;
 use weir_state::sockets;
 use weir_state::{Backend, Listener, Origin, Pool};
 
-/// Everything.
+/// The whole status.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {
-    /// Version of the program.
+    /// Version of Weir.
     pub version: String,
-    /// Process number.
+    /// Process id.
     pub pid: u32,
     /// `serving` or `draining`.
     pub phase: String,
-    /// Whether the process before an upgrade still serves what it had begun, of which this one knows nothing.
+    /// Whether the previous process, before an upgrade, is still finishing its work, which this status does
+    /// not include.
     #[serde(default)]
     pub process_before: bool,
     /// When the process started.
     pub started: Timestamp,
-    /// Since then, in seconds.
+    /// Time since then, in seconds.
     pub uptime_seconds: f64,
     /// Worker threads.
     pub workers: usize,
@@ -57,14 +59,14 @@ pub struct Status {
     /// Maps, in the order of the config.
     #[serde(default)]
     pub maps: Vec<MapStatus>,
-    /// Keys for tokens that are fetched, in the order of the config.
+    /// Fetched keys for tokens, in the order of the config.
     #[serde(default)]
     pub token_keys: Vec<TokenKeysStatus>,
     /// The last reload; `None` before the first.
     pub last_reload: Option<Outcome>,
-    /// In the order of the config.
+    /// Listeners, in the order of the config.
     pub listeners: Vec<ListenerStatus>,
-    /// In the order of the config.
+    /// Pools, in the order of the config.
     pub pools: Vec<PoolStatus>,
 }
 
@@ -75,40 +77,40 @@ pub struct ListenerStatus {
     pub name: String,
     /// `http`, `tcp` or `udp`.
     pub protocol: String,
-    /// `proxy` or `kernel`: who carries its packets.
+    /// `proxy` or `kernel`: the plane that carries its packets.
     pub plane: String,
-    /// Why it is on the proxy plane although it asks for another, or what it can't do on the one it has;
-    /// `None` where there is nothing to say.
+    /// Why it is on the proxy plane although it asks for another, or what its own plane can't do; `None` if
+    /// there is nothing to say.
     pub plane_reason: Option<String>,
-    /// Interfaces whose packets it gets on the kernel plane, or that its sockets are bound to; empty where
-    /// these are bound to none.
+    /// The interfaces whose packets it gets on the kernel plane, or that its sockets are bound to; empty if
+    /// they are bound to none.
     pub interfaces: Vec<String>,
-    /// Where it accepts.
+    /// The addresses where it accepts.
     pub bind: Vec<String>,
-    /// The pool that takes what no route takes.
+    /// The pool for requests that match no route.
     pub pool: Option<String>,
-    /// How many routes it has.
+    /// Number of routes.
     pub route_count: usize,
     /// Client connections open now.
     pub connections: u32,
-    /// Most it takes at once.
+    /// Limit of client connections.
     pub max_connections: u32,
-    /// Accepted so far.
+    /// Connections accepted so far.
     pub connections_total: u64,
-    /// Requests answered, by class of status; classes without any are left out.
+    /// Requests answered, by status class; classes without any are left out.
     pub requests: BTreeMap<String, u64>,
-    /// Refused, by reason; reasons without any are left out.
+    /// Requests refused, by reason; reasons without any are left out.
     pub rejected: BTreeMap<String, u64>,
     /// Bytes from clients.
     pub bytes_received: u64,
     /// Bytes to clients.
     pub bytes_sent: u64,
-    /// From first byte of a request to last byte of its response.
+    /// Times from the first byte of a request to the last byte of its response.
     pub request_seconds: Option<Quantiles>,
-    /// What it serves TLS with, in the order of the config; one on order is the last, whether it is there yet
-    /// or not.
+    /// Its TLS certificates, in the order of the config. Ordered ones come last, whether they have arrived or
+    /// not.
     pub certificates: Vec<CertificateStatus>,
-    /// Certificates that are ordered when clients ask for them, by their `acme`.
+    /// Certificates ordered on demand, by their `acme`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub on_demand: Vec<OnDemandStatus>,
 }
@@ -116,23 +118,23 @@ pub struct ListenerStatus {
 /// One certificate of a listener.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CertificateStatus {
-    /// As configured, or where it is kept.
+    /// The file as configured, or where the certificate is stored.
     pub file: String,
-    /// Names that it is for, or is to be for.
+    /// Its names, or the names ordered.
     pub names: Vec<String>,
-    /// From when it is good; `None` while it is not there, or does not say.
+    /// Start of its validity; `None` if it has not arrived or does not say.
     pub not_before: Option<Timestamp>,
-    /// When it stops being good; `None` as for `not_before`.
+    /// End of its validity; `None` as for `not_before`.
     pub not_after: Option<Timestamp>,
-    /// Until then, in seconds; negative when it is good no more.
+    /// Seconds until its end; negative when it has expired.
     pub expires_in_seconds: Option<f64>,
     /// Whether an OCSP response is stapled.
     pub is_stapled: bool,
-    /// How its order stands; `None` for one that is not got by ACME.
+    /// The state of its order; `None` if it is not obtained by ACME.
     pub acme: Option<OrderStatus>,
 }
 
-/// Upper bounds of quantiles since the start, in seconds.
+/// Upper bounds of quantiles since the start of the process, in seconds.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Quantiles {
     /// Half are faster.
@@ -148,44 +150,44 @@ pub struct Quantiles {
 pub struct PoolStatus {
     /// Its name.
     pub name: String,
-    /// The algorithm's word.
+    /// The algorithm's name.
     pub balance: String,
     /// Backends that may be chosen now.
     pub ready_count: usize,
-    /// Which group of backends is chosen from: `ordinary`, `panic`, `backup`, `last-resort`, or `none`.
+    /// The tier that picks try first: `ordinary`, `panic`, `backup`, `last-resort`, or `none`.
     pub serving_from: String,
     /// Exchanges waiting for a backend.
     pub queue_depth: u32,
-    /// Attempts after the first.
+    /// Retries: attempts after the first.
     pub retries: u64,
-    /// In the order of the config; those that were found come last.
+    /// Backends in the order of the config; those found otherwise come last.
     pub backends: Vec<BackendStatus>,
-    /// The names of the config that stand for several backends.
+    /// The names of the config that resolve to several backends.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<NameStatus>,
-    /// How its cluster looks to those who watch it; `None` where the config says who the primary is, and in
-    /// pools of no MySQL servers.
+    /// The monitored state of its cluster; `None` if the config fixes the primary, and for pools without
+    /// MySQL servers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterStatus>,
-    /// Why something could not leave for its backends, by its `source` or `interface`, the last time within a
-    /// minute, which is held against none of them; `None` where nothing was kept.
+    /// Why connections to its backends could not be made from its `source` or `interface`, if that happened
+    /// within the last minute. Such a failure is not counted against a backend. `None` if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cannot_leave: Option<String>,
 }
 
-/// A name that stands for several backends of a pool.
+/// A name that resolves to several backends of a pool.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NameStatus {
-    /// As the config has it.
+    /// The name, as in the config.
     pub name: String,
-    /// Backends that it stands for, those that leave among them.
+    /// Backends found by it, including those that are leaving.
     pub backend_count: usize,
-    /// Of these, those that leave.
+    /// Of these, the ones that are leaving.
     pub leaving_count: usize,
-    /// Why the last look-up brought nothing, so that its backends stay as they are; `None` when it did.
+    /// Why the last lookup failed, which leaves the backends unchanged; `None` if it succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// How long the last answer lasts; `None` where nobody said.
+    /// Remaining validity of the last answer; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds: Option<f64>,
 }
@@ -195,64 +197,64 @@ pub struct NameStatus {
 pub struct BackendStatus {
     /// As configured.
     pub address: String,
-    /// The socket address in use; `None` while a name is not resolved.
+    /// The socket address in use; `None` while the name is unresolved.
     pub resolved: Option<String>,
     /// `ready`, `weight-zero`, `draining`, `leaving`, `ejected`, `down` or `maintenance`.
     pub state: String,
     /// Why it is not ready; empty when it is.
     pub reason: String,
-    /// What the operator says: `ready`, `drain` or `maintenance`.
+    /// The operator's state: `ready`, `drain` or `maintenance`.
     pub admin: String,
-    /// What probes say: `unknown`, `up` or `down`.
+    /// The verdict of the probes: `unknown`, `up` or `down`.
     pub health: String,
-    /// Used only when no other is up.
+    /// Used only when no ordinary backend is up.
     pub backup: bool,
-    /// `primary` or `secondary`; `None` where backends have no roles, or nobody knows this one's.
+    /// `primary` or `secondary`; `None` if backends have no roles, or its role is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// No config names it: its group does.
+    /// Found through the MySQL group, not named in the config.
     #[serde(default, skip_serializing_if = "is_false")]
     pub found: bool,
-    /// Why it is in its pool: `config`, `group` (of its MySQL servers), `name` (a name stands for it) or
+    /// How it came into its pool: `config`, `group` (of its MySQL servers), `name` (a name resolved to it) or
     /// `api` (added lastingly).
     #[serde(default)]
     pub origin: String,
-    /// The name that stands for it.
+    /// The name that resolved to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// In force, before slow start.
+    /// Weight in force, before slow start.
     pub weight: u32,
     /// Share of weight and limit in force, percent; below 100 during slow start.
     pub ramp_percent: u32,
-    /// Being worked on now.
+    /// Requests in flight now.
     pub in_flight: u32,
-    /// Most at once; `None` without a limit.
+    /// Limit of requests in flight; `None` without a limit.
     pub max_connections: Option<u32>,
     /// Connections open now, idle ones included.
     pub connections: u64,
-    /// Requests sent to it, by class of status.
+    /// Requests sent to it, by status class.
     pub requests: BTreeMap<String, u64>,
-    /// Connections that did not come about.
+    /// Connections that failed.
     pub connect_failures: u64,
     /// Failures that passive health counted.
     pub failures: u64,
-    /// Times it was ejected.
+    /// How often it was ejected.
     pub ejections: u64,
     /// Of these, for failing much more often than the others (`success_rate`).
     #[serde(default)]
     pub outliers: u64,
-    /// Until it may return, in seconds; `None` when not ejected.
+    /// Seconds until its ejection ends; `None` when not ejected.
     pub ejected_for_seconds: Option<f64>,
-    /// From request sent to head received.
+    /// Times from sending the request to receiving the head of the response.
     pub response_seconds: Option<Quantiles>,
-    /// What probes found.
+    /// The results of its probes.
     pub probes: Findings,
-    /// What its agent said; `None` where it has none.
+    /// The answers of its agent; `None` if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentFindings>,
 }
 
-/// Looks at everything. Costs a pass over all counters; nothing on the data path waits for it.
+/// Collects the whole status. Costs a pass over all counters; nothing on the data path waits for it.
 pub fn of(control: &Control) -> Status {
     let snapshot = control.snapshot();
     Status {
@@ -325,14 +327,14 @@ fn listener(control: &Control, listener: &Listener) -> ListenerStatus {
     }
 }
 
-/// By which interfaces nobody comes, though its sockets are bound to them.
+/// The interfaces that its sockets are bound to and that are gone, in words.
 fn lost_interfaces(control: &Control, config: &weir_config::Listener) -> Option<String> {
     let names: Vec<_> = sockets::interfaces_of(config).collect();
     let lost = control.lost_interfaces(names.iter().map(|name| &**name));
     (!lost.is_empty()).then(|| format!("gone, and nobody comes by it until it is back: {}", lost.join(", ")))
 }
 
-/// At which interfaces of a listener no packets are taken, and why.
+/// The interfaces of a listener where no packets are taken, and why.
 fn unattached(config: &weir_config::Listener, seen: &weir_control::kernel::Seen) -> Option<String> {
     let patterns = &config.interfaces;
     let is_mine = |name: &str| patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(name));
@@ -341,18 +343,18 @@ fn unattached(config: &weir_config::Listener, seen: &weir_control::kernel::Seen)
         .reduce(|first, more| format!("{first}; {more}"))
 }
 
-/// At which interfaces that a listener names packets can't be taken.
+/// The interfaces named by a listener that can't take packets.
 fn absent(config: &weir_config::Listener, seen: &weir_control::kernel::Seen) -> Option<String> {
     let absent = &seen.listeners.get(&config.name)?.absent;
     absent.iter().map(ToString::to_string).reduce(|first, more| format!("{first}; {more}"))
 }
 
-/// A backend whose answers go past the plane; one is enough.
+/// A backend whose answers bypass the plane; one example is enough.
 fn unanswered_backend(config: &weir_config::Listener, seen: &weir_control::kernel::Seen) -> Option<String> {
     seen.listeners.get(&config.name)?.unanswered.first().map(ToString::to_string)
 }
 
-/// Why a backend gets no packets though it may be up.
+/// Why a backend gets no packets although it may be up.
 fn refused_backend(config: &weir_config::Listener, seen: &weir_control::kernel::Seen) -> Option<String> {
     let is_mine = |pool: &String| config.pool.as_ref() == Some(pool);
     let found = seen.backends.iter().find(|((pool, _), backend)| is_mine(pool) && backend.is_this_host);
@@ -376,7 +378,7 @@ fn certificates(control: &Control, listener: &Listener) -> Vec<CertificateStatus
     all
 }
 
-/// One certificate, as it is now.
+/// The current state of a certificate.
 pub(crate) fn certificate(facts: &Facts) -> CertificateStatus {
     let moment = |seconds: Option<i64>| {
         Some(Timestamp::of(UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds?).ok()?)))
@@ -392,7 +394,7 @@ pub(crate) fn certificate(facts: &Facts) -> CertificateStatus {
     }
 }
 
-/// One pool as it is now.
+/// The current state of a pool.
 pub fn pool(control: &Control, pool: &Pool) -> PoolStatus {
     let standing = pool.balance.status();
     let backends = pool.backends.iter().zip(&standing);
@@ -410,7 +412,7 @@ pub fn pool(control: &Control, pool: &Pool) -> PoolStatus {
     }
 }
 
-/// The names of a pool that stand for several backends.
+/// The names of a pool that resolve to several backends.
 fn names(control: &Control, pool: &Pool) -> Vec<NameStatus> {
     let status = |group: GroupStatus| {
         let is_of = |it: &&Arc<Backend>| matches!(&it.origin, Origin::Name(name) if **name == *group.name);
@@ -426,7 +428,7 @@ fn names(control: &Control, pool: &Pool) -> Vec<NameStatus> {
     control.names().groups(&pool.config.name).into_iter().map(status).collect()
 }
 
-/// How a pool's cluster looks, with what its servers said of themselves.
+/// The state of a pool's cluster, with the facts that its servers reported.
 fn cluster(pool: &Pool, seen: &PoolSeen) -> ClusterStatus {
     let mut status = seen.status();
     for member in &mut status.members {
@@ -443,7 +445,7 @@ fn is_false(flag: &bool) -> bool {
     !flag
 }
 
-/// One backend of a pool, by its index, as it is now.
+/// The current state of the backend at this index of a pool.
 pub fn backend_of(control: &Control, pool: &Pool, index: usize) -> BackendStatus {
     backend(control, pool, &pool.backends[index], &pool.balance.status_of(index))
 }
@@ -494,7 +496,7 @@ fn backend(
     }
 }
 
-/// Flows of a backend in the kernel, at the last look.
+/// Flows of a backend in the kernel, as last read.
 pub(crate) fn in_kernel(control: &Control, pool: &Pool, backend: &Backend) -> u32 {
     let (seen, address) = (control.kernel().seen(), backend.resolved.address());
     let open = seen
@@ -503,7 +505,7 @@ pub(crate) fn in_kernel(control: &Control, pool: &Pool, backend: &Backend) -> u3
     open.map_or(0, |open| u32::try_from(open).unwrap_or(u32::MAX))
 }
 
-/// Why a backend of a pool, by its index, is not ready, in one line; empty where it is.
+/// Why the backend at this index of a pool is not ready, in one line; empty if it is.
 pub(crate) fn reason_of(control: &Control, pool: &Pool, index: usize) -> String {
     let backend = &pool.backends[index];
     reason(control, pool, backend, &pool.balance.status_of(index), &control.board().findings(pool, backend))
@@ -569,7 +571,7 @@ fn by_word<T: Default>(
 
 fn quantiles<T: Default>(cells: &PerWorker<T>, histogram: impl Fn(&T) -> &Histogram) -> Option<Quantiles> {
     let sum = cells.histogram(histogram);
-    // What is above the last bound is shown as the last bound: JSON has no infinity.
+    // Times above the last bound are shown as the last bound: JSON has no infinity.
     let at = |q| {
         sum.quantile_seconds(q).map(|seconds| {
             seconds.min(weir_stats::HistogramSum::upper_bound_seconds(weir_stats::BUCKET_COUNT - 2))
@@ -578,7 +580,7 @@ fn quantiles<T: Default>(cells: &PerWorker<T>, histogram: impl Fn(&T) -> &Histog
     Some(Quantiles { p50: at(0.5)?, p90: at(0.9)?, p99: at(0.99)? })
 }
 
-/// The word for what probes say.
+/// The word for a probe verdict.
 pub fn health_word(health: Health) -> &'static str {
     match health {
         Health::Unknown => "unknown",
@@ -587,7 +589,7 @@ pub fn health_word(health: Health) -> &'static str {
     }
 }
 
-/// The operator's word, or what was expected instead.
+/// Parses the operator's word; the error says what was expected.
 pub fn admin_state(word: &str) -> Result<AdminState, String> {
     AdminState::from_word(word)
         .ok_or_else(|| format!("state `{word}` is unknown, expected ready, drain or maintenance"))

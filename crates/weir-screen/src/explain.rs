@@ -44,8 +44,8 @@ impl Screen {
         of_address.into_iter().chain(of_rates).collect()
     }
 
-    /// The result of every check, in order; for a refused request only the first refusal has an effect.
-    /// Counts nothing.
+    /// The result of every check, in the order in which they are made; a live request is not checked any
+    /// further after the first refusal. Counts nothing.
     pub fn explain(&self, facts: &Facts<'_>, now: Duration) -> Vec<ScreenCheck> {
         let mut steps = Vec::new();
         if let Some(addresses) = &self.addresses {

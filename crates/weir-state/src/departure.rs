@@ -44,7 +44,7 @@ impl Departure {
         is_due
     }
 
-    /// The reason noted last, if within the last minute; `None` if nothing failed since.
+    /// The reason noted last; `None` if there is none, or if it is older than a minute.
     pub fn hindrance_at(&self, now: Duration) -> Option<String> {
         let (at, reason) = self.hindrance().last.clone()?;
         (now.saturating_sub(at) < SAY_EVERY).then_some(reason)

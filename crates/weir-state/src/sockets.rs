@@ -110,7 +110,7 @@ pub struct Sockets {
     leaving: Vec<(Endpoint, Instant)>,
     /// The files of Unix sockets.
     files: BTreeMap<Endpoint, SocketFile>,
-    /// Whether this process's config is served by them, as opposed to being handed down.
+    /// Whether they were bound for this process's config; false if they were handed down.
     is_in_service: bool,
 }
 

@@ -1,4 +1,4 @@
-//! An HTTP request, by the plan that the data path acts on.
+//! Explains an HTTP request by the same plan that the data path executes.
 
 use std::net::IpAddr;
 
@@ -23,10 +23,10 @@ use super::{Answer, ExplainedRoute, HeaderChange, Screened, by_interfaces, choos
 
 use crate::maps::LookedUp;
 
-/// A request that is asked about.
+/// The request to explain.
 pub(super) struct Asked<'q> {
     words: Words<'q>,
-    /// Whether the URL says https; `None` for a path alone.
+    /// Whether the URL is https; `None` for a path alone.
     is_secure: Option<bool>,
 }
 
@@ -79,7 +79,7 @@ impl<'q> Asked<'q> {
 }
 
 impl Asked<'_> {
-    /// Says that a request by the URL's scheme does not come to the listener, where that is so.
+    /// A warning if a request with the URL's scheme would not reach the listener.
     fn of_other_scheme(&self, listener: &Listener) -> Option<String> {
         let name = &listener.config.name;
         match (self.is_secure?, listener.tls.is_some()) {
@@ -96,7 +96,7 @@ impl Asked<'_> {
     }
 }
 
-/// Follows a request that comes from `peer`; over TLS it asks for `server_name`, or for the host.
+/// Explains a request from `peer`; over TLS it asks for `server_name`, or else for the host.
 pub(super) fn explain(
     compiled: &CompiledSnapshot,
     asked: &Asked<'_>,
@@ -111,7 +111,7 @@ pub(super) fn explain(
     let mut answer = Answer::of(listener, reason);
     let server_name = match server_name {
         Some(text) => tls::asked_for(text)?,
-        // No greeting names an address, nor what is no name.
+        // Clients send neither an address nor an invalid name as SNI.
         None => tls::asked_for(asked.host()).ok().flatten(),
     };
     answer.warnings.extend(asked.of_other_scheme(listener));
@@ -137,7 +137,7 @@ pub(super) fn explain(
     Ok(answer)
 }
 
-/// A request and what is planned for it.
+/// A request and its plan.
 struct Followed<'f> {
     snapshot: &'f Snapshot,
     listener: &'f Listener,
@@ -181,7 +181,7 @@ impl Followed<'_> {
             let refused = Answered { status: 503, word: "maintenance" };
             answer.refused(refused, &format!("maintenance of {scope}"));
         } else {
-            // A request that a list turns away is not looked at.
+            // A request that a list refuses is not screened.
             answer.sqli = injection.as_ref().map(|(sentence, _)| sentence.clone());
             let asked = compiled.routes.auth(plan.route).filter(|_| plan.outcome.is_guarded());
             let closed = asked.and_then(|asked| self.unanswered(asked));
@@ -200,7 +200,7 @@ impl Followed<'_> {
         self.tell_changes(answer, serving);
     }
 
-    /// Which copies are made for another pool, in words; `is_closed` says of a pool whether it is in
+    /// Describes the copies that are made for another pool; `is_closed` says whether a pool is in
     /// maintenance.
     fn copied(&self, is_closed: impl Fn(usize) -> bool) -> Option<String> {
         let mirror = self.plan.route?.mirror.as_deref()?;
@@ -208,7 +208,7 @@ impl Followed<'_> {
         Some(self.request.copied(mirror, name, || is_closed(mirror.pool())))
     }
 
-    /// How a request is refused since the service can't be asked that says who may, and why.
+    /// How a request is refused, and why, if the authentication service can't be asked.
     fn unanswered(&self, asked: &Authenticator) -> Option<(Answered, String)> {
         let Followed { snapshot, listener, compiled, request, plan, .. } = self;
         let name = asked.pool_name()?;
@@ -237,8 +237,8 @@ impl Followed<'_> {
         }
     }
 
-    /// What rules change about the fields of the request, where it is forwarded to the pool `serving`, and of
-    /// the answer.
+    /// Adds the header changes that rules make to the request, if it is forwarded to the pool `serving`, and
+    /// to the answer.
     fn tell_changes(&self, answer: &mut Answer, serving: Option<usize>) {
         let Followed { compiled, request, paths, plan, arrival, .. } = self;
         let Some(table) = compiled.edits.as_deref() else { return };
@@ -259,8 +259,7 @@ impl Followed<'_> {
         }
     }
 
-    /// Whether the value of a key in the route came from the environment or from a file: it is shown to
-    /// nobody.
+    /// Whether the value of a key in the route came from the environment or a file: then it is never shown.
     fn is_hidden(&self, key: &[&str]) -> bool {
         self.plan.route.is_some_and(|route| {
             let (listener, route) = (&self.listener.config.name, (route.number, &*route.name));
@@ -268,8 +267,8 @@ impl Followed<'_> {
         })
     }
 
-    /// What comes of a request that lists and limits let pass; gives the index of the pool that serves, where
-    /// one does.
+    /// Fills in the result for a request that passed lists and limits; returns the index of the serving pool,
+    /// if any.
     fn carry_out(&self, answer: &mut Answer) -> Option<usize> {
         let Followed { listener, request, paths, plan, .. } = self;
         let auth = self.compiled.routes.auth(plan.route).filter(|_| plan.outcome.is_guarded());
@@ -298,7 +297,7 @@ impl Followed<'_> {
                 let path = request.asked_for(paths);
                 answer.backend_path = Some(match self.is_hidden(&["rewrite"]) {
                     true => weir_config::SECRET.to_owned(),
-                    // `OPTIONS *` has none.
+                    // `OPTIONS *` has no path.
                     false => text(if path.is_empty() { b"*" } else { &path }),
                 });
                 answer.cache =
@@ -357,7 +356,7 @@ impl Followed<'_> {
     }
 }
 
-/// What the backends of a pool have picked last, in words; `None` where they do not pick.
+/// The HTTP versions that the backends of a pool chose last, in words; `None` if they do not choose.
 fn picked(pool: &Pool) -> Option<String> {
     let is_h3 = pool.config.protocol == PoolProtocol::H3;
     if !pool.config.protocol.lets_pick() {
@@ -380,8 +379,8 @@ fn picked(pool: &Pool) -> Option<String> {
     })
 }
 
-/// What is held back for slow clients, in words; `None` for nothing. `is_held` says whether the request may
-/// be.
+/// What is buffered for slow clients, in words; `None` for nothing. `is_held` says whether the request may be
+/// buffered.
 fn buffered(buffer: Buffer, is_held: bool) -> Option<String> {
     let of_requests = if is_held { buffer.requests } else { 0 };
     let held = [
@@ -402,7 +401,7 @@ impl Answer {
         self.action = action;
     }
 
-    /// `why` is what the action says.
+    /// `why` becomes the text of the action.
     fn refused(&mut self, refused: Answered, why: &str) {
         self.answered(refused.status, format!("refuse {}, {why}", refused.status));
         self.refusal = Some(refused.word.to_owned());
@@ -439,7 +438,7 @@ impl From<Step> for Screened {
     }
 }
 
-/// When a failed attempt is made again, in words.
+/// When a failed attempt is retried, in words.
 fn retried(pool: &Retry, route: Option<&Route>) -> String {
     let of_route = route.and_then(|route| route.retry.as_deref());
     let rules = RetryRules::of(pool, of_route);
@@ -462,7 +461,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The listener a client would reach: the one named, the one at the URL's port, or the only one there is.
+/// The listener that a client would reach: the named one, the one at the URL's port, or the only one.
 fn listener_for<'s>(
     snapshot: &'s Snapshot,
     asked: &Asked<'_>,

@@ -1,4 +1,4 @@
-//! A TCP connection or a UDP flow on the proxy plane.
+//! Explains a TCP connection or a UDP flow on the proxy plane.
 
 use std::net::SocketAddr;
 
@@ -16,7 +16,7 @@ use super::{
     timers, tls,
 };
 
-/// Follows a connection whose client asks for the server `asked_name` in its TLS greeting, or for none.
+/// Explains a connection whose client asks for the server `asked_name` in its TLS client hello, or for none.
 pub(super) fn of_connection(
     compiled: &CompiledSnapshot,
     source: SocketAddr,
@@ -58,7 +58,7 @@ pub(super) fn of_connection(
     Ok(answer)
 }
 
-/// Follows a flow of datagrams.
+/// Explains a flow of datagrams.
 pub(super) fn of_flow(
     compiled: &CompiledSnapshot,
     source: SocketAddr,
@@ -78,7 +78,7 @@ pub(super) fn of_flow(
     Ok(answer)
 }
 
-/// What is known before anybody looks at what the client says.
+/// What is known before the client sends anything.
 fn accepted(
     compiled: &CompiledSnapshot,
     listener: &Listener,
@@ -98,7 +98,7 @@ fn routes_of<'c>(compiled: &'c CompiledSnapshot, listener: &Listener) -> Result<
     Ok(&compiled.routes)
 }
 
-/// What becomes of a connection.
+/// The result for a connection.
 fn outcome(snapshot: &Snapshot, taken: Option<&TakenConnection<'_>>) -> String {
     match taken {
         Some(taken) => forwarded(snapshot, &snapshot.pools[taken.pool]),
@@ -114,7 +114,7 @@ fn forwarded(snapshot: &Snapshot, pool: &Pool) -> String {
     }
 }
 
-/// How fast the bytes of a connection or flow may pass, and how much of what all share is left now.
+/// The bandwidth limits of a connection or flow, and how much of the shared budget is left now.
 fn bandwidth(listener: &Listener) -> Option<Screened> {
     let config = listener.config.bandwidth.as_ref()?;
     let (now, mut parts) = (clock::now(), Vec::new());

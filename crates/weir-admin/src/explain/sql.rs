@@ -1,4 +1,4 @@
-//! An SQL statement, by the classifier that sessions go by.
+//! Explains an SQL statement by the same classifier that sessions use.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,22 +16,22 @@ use weir_state::{Listener, Pool, Snapshot};
 
 use super::{Answer, choose_in, of_client, refuse_by_screens};
 
-/// A statement, and what must be known of the session that would send it.
+/// A statement, and the state of the session that would send it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SqlQuestion {
-    /// The text, as it would come in one `COM_QUERY`.
+    /// The text of one `COM_QUERY`.
     pub statement: String,
     /// Name of the listener; default: the only one that speaks MySQL.
     #[serde(default)]
     pub listener: Option<String>,
-    /// The transaction that is open; default none.
+    /// The open transaction; default none.
     #[serde(default)]
     pub transaction: Option<Transaction>,
     /// Whether autocommit is on; default true.
     #[serde(default = "on")]
     pub autocommit: bool,
-    /// The session's `sql_mode`; default none of the modes that change how a text is read.
+    /// The session's `sql_mode`; default: none of the modes that change how a text is parsed.
     #[serde(default)]
     pub sql_mode: String,
     /// The session's `character_set_client`; default `utf8mb4`.
@@ -46,53 +46,53 @@ fn on() -> bool {
     true
 }
 
-/// A transaction that is open.
+/// An open transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transaction {
-    /// One that may write.
+    /// A transaction that may write.
     ReadWrite,
-    /// One that began with READ ONLY.
+    /// A transaction begun with READ ONLY.
     ReadOnly,
 }
 
-/// What a statement wants, does and leaves behind.
+/// What a statement needs, does and leaves behind.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Statement {
-    /// What kind it is.
+    /// Its kind.
     pub kind: String,
-    /// Statements in the text, those that are not empty.
+    /// Number of non-empty statements in the text.
     pub statements: u32,
-    /// `primary` or `any`.
+    /// The server it needs: `primary` or `any`.
     pub wants: String,
-    /// Why there.
+    /// The reason for that.
     pub reason: Worded,
-    /// Why the text by itself wants what it wants, whatever the session's state and the listener say.
+    /// The reason that follows from the text alone, whatever the session's state and the listener are.
     pub own_reason: Worded,
-    /// `primary` or `any`, by the text alone.
+    /// The server that the text alone needs: `primary` or `any`.
     pub own_wants: String,
-    /// What it leaves on its connection that nobody could set elsewhere.
+    /// State that it leaves on its connection and that can't be reproduced on another one.
     pub leaves: Vec<Worded>,
-    /// Whether the session must keep its connection until a reset.
+    /// Whether it pins the session to its connection until a reset.
     pub pins: bool,
-    /// Whether it is refused to a session that something else keeps at a server that is not the primary.
+    /// Whether it is refused if something else keeps the session on a server that is not the primary.
     #[serde(default)]
     pub for_the_primary_alone: bool,
-    /// What it asks about the statement before it.
+    /// Information that it reads about the statement before it.
     pub reads_back: Vec<Worded>,
-    /// What it does to the transaction; `None` for nothing.
+    /// Its effect on the transaction; `None` if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transaction: Option<String>,
-    /// Whether it may be sent again, while no byte of an answer has gone to the client.
+    /// Whether it may be sent again, as long as no byte of an answer has gone to the client.
     pub resend: Worded,
 }
 
-/// A word of a closed set, and the sentence that it stands for.
+/// A word from a closed set, and its meaning.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Worded {
-    /// As in logs and metrics.
+    /// The word in logs and metrics.
     pub word: String,
-    /// What it means.
+    /// Its meaning, as a sentence.
     pub meaning: String,
 }
 
@@ -149,7 +149,7 @@ fn step(step: TransactionStep) -> Option<String> {
     })
 }
 
-/// Answers for one statement.
+/// Explains one statement.
 pub(super) fn explain(compiled: &CompiledSnapshot, question: &SqlQuestion) -> Result<Answer, String> {
     let (listener, reason) = listener_for(&compiled.snapshot, question.listener.as_deref())?;
     let pool = listener.config.pool.as_deref().and_then(|name| compiled.snapshot.pool(name));
@@ -183,7 +183,7 @@ pub(super) fn explain(compiled: &CompiledSnapshot, question: &SqlQuestion) -> Re
     Ok(answer)
 }
 
-/// What the classifier is told of the session.
+/// The session state for the classifier.
 fn facts(question: &SqlQuestion, access: MysqlAccess) -> SessionFacts {
     let charset = question.charset.as_deref().map_or(ClientCharset::Utf8, ClientCharset::named);
     SessionFacts {

@@ -1,25 +1,25 @@
-//! The handshake of a client, by what its certificate is chosen with.
+//! Explains a client's handshake, by the data path's own choice of certificate.
 
 use weir_tls::{ServerTls, ShownCertificates, hello};
 
 use super::Answer;
 use crate::on_demand;
 
-/// Names of a certificate that are said (count); the others are counted.
+/// Names of a certificate that are listed (count); the others are only counted.
 const SHOWN_NAMES: usize = 3;
 
 /// The server name that a client asks for by `text`, in the form in which it is compared; `None` for an
-/// address, which is no name.
+/// address, which is not a server name.
 ///
 /// # Errors
-/// No client can ask for that.
+/// No client can ask for this text.
 pub(super) fn asked_for(text: &str) -> Result<Option<String>, String> {
     hello::server_name(text.as_bytes()).ok_or_else(|| {
         format!("no client can ask for the server name {text:?}, expected one such as shop.example")
     })
 }
 
-/// Says which certificate a client is shown that asks for `name`, and warns where none is.
+/// Adds the certificate that a client asking for `name` is shown, and a warning if there is none.
 pub(super) fn tell(answer: &mut Answer, server: &ServerTls, name: Option<&str>) {
     let expected = name.and_then(|name| on_demand::explain(server, name));
     let shown = || server.shown(name).map(|shown| words(&shown, name));

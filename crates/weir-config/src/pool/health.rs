@@ -143,7 +143,7 @@ table! {
 }
 
 table! {
-    /// The settings of a TCP probe: a conversation, if one is configured.
+    /// A conversation, where one is written down.
     #[derive(Default, Eq, Hash)]
     pub struct TcpProbe {
         /// What a TCP probe sends and waits for, one after the other.
