@@ -1,11 +1,11 @@
-//! Questions and answers of `weir explain`.
+//! Tests of `weir explain`.
 
 use super::*;
 use std::sync::Arc;
 use weir_proxy::access_log::AccessLog;
 use weir_tls::{Loaded, TicketKeys};
 
-/// An environment in which every variable has the same value, and no file.
+/// An environment in which every variable has the same value, without any files.
 struct Everywhere(&'static str);
 
 impl weir_config::World for Everywhere {
@@ -209,7 +209,7 @@ fn a_connection_is_explained_by_the_route_that_takes_its_server_name() {
     assert_eq!(taken.server_name.unwrap(), "shop.example; a client that asks for none: refuse, no_route");
     let tunnel = taken.timers.iter().find(|timer| timer.name == "tunnel").unwrap();
     assert_eq!((tunnel.value.as_str(), tunnel.from.as_str()), ("7m", "route"));
-    // An address is no name (RFC 6066 section 3).
+    // An address is not a server name (RFC 6066 section 3).
     for nameless in [None, Some("10.0.0.1")] {
         let refused = ask(nameless).unwrap();
         assert_eq!((refused.action.as_str(), refused.routes[0].taken), ("refuse, no_route", false));

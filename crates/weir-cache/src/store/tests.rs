@@ -1,4 +1,4 @@
-//! The store, told through requests and responses.
+//! Tests of the store through requests and responses.
 
 mod order;
 
@@ -133,12 +133,12 @@ fn each_request_gets_the_variant_that_it_selects() {
     assert!(matches!(store.look("/x", ""), Lookup::VariantAbsent));
     store.keep("/x", brotli, object("vary: Accept-Encoding\r\n", 10)).unwrap();
     assert!(store.has("/x", gzip) && store.has("/x", brotli));
-    // With other names, nothing of before is found; and not when the first names come back either.
+    // With other names, nothing stored before is found; nor when the first names come back.
     store.keep("/x", gzip, object("vary: accept-encoding, x-a\r\n", 10)).unwrap();
     assert!(store.has("/x", gzip) && !store.has("/x", brotli));
     store.keep("/x", gzip, object("vary: accept-encoding\r\n", 10)).unwrap();
     assert!(!store.has("/x", brotli));
-    // One that does not vary answers all.
+    // A response without `vary` answers all.
     store.keep("/x", "", object("", 10)).unwrap();
     assert!(store.has("/x", gzip) && store.has("/x", brotli));
 }
@@ -183,7 +183,7 @@ fn a_fetch_that_began_before_a_removal_keeps_nothing() {
     store.purge(&Purge::Tag(b"sport".as_slice().into()), false, seconds(0));
     store.remove(&asking(&store, "/y", "").key);
     assert!(insert(began).is_ok());
-    // Longer ago than is remembered.
+    // More removals than are remembered.
     for _ in 0..5000 {
         store.remove(&asking(&store, "/y", "").key);
     }
@@ -242,8 +242,8 @@ fn a_large_object_takes_the_place_of_many_small_ones_bit_by_bit() {
     assert!(pieces > 3 && store.bytes() <= store.budget() && store.has("/large", ""));
 }
 
-/// Objects of few paths, hosts and tags come and go in all ways, and purges of all kinds take what a plain
-/// list of them says.
+/// Objects with few paths, hosts and tags come and go in all ways, and purges of all kinds remove what a
+/// plain list says they should.
 #[test]
 fn purges_find_what_they_mean_whatever_came_and_went_before() {
     let mut draws = Draws(11);
@@ -430,7 +430,7 @@ fn the_books_balance_whatever_happens() {
     assert!(store.evictions() > 1000);
 }
 
-/// A trace of numbers, the smaller ones asked for more often: the n-th in proportion to n^-exponent.
+/// A trace of numbers in which smaller ones occur more often: the n-th in proportion to n^-exponent.
 fn zipf(exponent: f64, numbers: usize, length: usize, seed: u64) -> Vec<u32> {
     let mut sums: Vec<f64> = Vec::with_capacity(numbers);
     let mut sum = 0.0;
@@ -446,7 +446,7 @@ fn zipf(exponent: f64, numbers: usize, length: usize, seed: u64) -> Vec<u32> {
     (0..length).map(|_| draw()).collect()
 }
 
-/// The hits of a cache that evicts the least recently used, in a trace of numbers, each with this weight.
+/// The hits of an LRU cache in a trace of numbers, each with this weight.
 fn least_recently_used(trace: &[u32], weight: u64, budget: u64) -> usize {
     let (mut when, mut order, mut hits) = (HashMap::new(), BTreeMap::new(), 0);
     for (now, number) in trace.iter().enumerate() {
@@ -484,7 +484,7 @@ fn it_finds_five_points_more_than_the_least_recently_used_would_leave() {
     let budget = 16 << 20;
     let store = Store::new(budget, 7);
     let ours = found(&store, &trace);
-    // The same number of objects of the same size, with as much for its books.
+    // The same number of objects of the same size, with as much memory for its own data.
     let least = least_recently_used(&trace, store.bytes() / store.objects(), budget);
     let percent = |hits: usize| hits as f64 * 100.0 / trace.len() as f64;
     println!("ours {:.2} %, least recently used {:.2} %", percent(ours), percent(least));
@@ -508,7 +508,7 @@ fn a_flood_of_what_comes_once_leaves_what_is_asked_for() {
             }
         }
     }
-    // Ten times what there is room for.
+    // Ten times as many as fit.
     for number in 0..40_000 {
         store.keep(&format!("/flood/{number}"), "", object("", 2000)).unwrap();
     }

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use crate::{Plane, parse, to_toml};
 
-/// A listener of tcp on `plane` and its pool, with more said of each.
+/// A tcp listener on `plane` and its pool, with further settings for each.
 fn file(plane: &str, listener: &str, pool: &str) -> String {
     format!(
         "[listener.vip]\nprotocol = 'tcp'\nbind = '10.0.9.9:80'\npool = 'app'\nplane = '{plane}'\n{listener}\n\
@@ -226,7 +226,7 @@ fn a_backend_that_is_the_listener_itself_is_refused_in_the_kernel() {
         let expected = format!("the kernel plane cannot forward from `{listener}` to `{backend}`");
         assert!(refused.contains(&expected) && refused.contains("it is the listener itself"), "{refused}");
     }
-    // Somebody's own port, as where Weir is on the way to it.
+    // Another port of the address may belong to another host, as when Weir is only on the route to it.
     let text = file("kernel", "", "").replace("10.0.0.1:80", "10.0.9.9:8080");
     assert!(parse("weir.toml", &text).is_ok());
 }

@@ -1,5 +1,5 @@
-//! Every key of the tables is read, has an effect, and is written again: by files that are made of the tables
-//! themselves, so that a new key is tried without being named here.
+//! Every key of the tables is read, has an effect, and is written again: tested with files generated from the
+//! tables themselves, so that a new key is tested without being named here.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,39 +13,38 @@ use crate::config::ROOT;
 use crate::keys::{Key, Limit, Shape, Table};
 use crate::{diff, parse};
 
-/// Files that are made at least, and at most until every key was seen: some need others, and come together
-/// seldom.
+/// Fewest files to generate, and most if some keys have not occurred: some keys need others, and such
+/// combinations are rare.
 const FILES: std::ops::Range<usize> = 500..20_000;
-/// After so many files, what has not been seen by then is sought.
+/// After this many files, the keys that have not occurred are preferred.
 const FILES_PER_LOOK: usize = 100;
-/// Of the keys that a table may have, those that a file gets: one of so many.
+/// A file gets one in this many of the keys that its tables may have.
 const RARITY: u32 = 4;
-/// Others are so many times as seldom beside those that are sought: what excludes them is rarely there, and
-/// files are small.
+/// While keys are preferred, others are rarer by this factor: this avoids keys that exclude the preferred
+/// ones, and keeps files small.
 const RARER: u32 = 2;
 
 /// Keys that others need: every second file has them.
 const OFTEN: [&str; 6] = ["pool", "protocol", "plane", "forward", "source_address", "challenges"];
 
-/// Of these there is one at most.
+/// At most one of these may be present.
 const EITHER: [&str; 2] = ["dns_update", "dns_program"];
 
-/// Keys by which files and tables are put together before keys are read; `tests/composed.rs` tries them.
+/// Keys by which files and tables are combined before keys are read; `tests/composed.rs` tests them.
 const COMPOSING: [&str; 3] = ["include", "shared", "use"];
 
-/// The keys that are tried here.
+/// The keys that are tested here.
 fn tried(table: &'static Table) -> impl Iterator<Item = &'static Key> {
     table.keys().into_iter().filter(|key| key.built && !COMPOSING.contains(&key.name))
 }
 
-/// Makes files. Each key with its value stands on a line of its own, so that what is refused can be taken out
-/// again.
+/// Generates files. Each key with its value is on a line of its own, so that refused lines can be removed.
 struct Maker {
     runner: TestRunner,
     lines: Vec<String>,
-    /// Counts up for what must not be there twice: ports, backends, names.
+    /// A counter for values that must be unique: ports, backends, names.
     count: u16,
-    /// Keys that no file has shown yet.
+    /// Keys that have not occurred in any file.
     missing: BTreeSet<(&'static str, &'static str)>,
 }
 
@@ -73,14 +72,14 @@ impl Maker {
         self.draw(0..most) == 0
     }
 
-    /// Whether a key, or one of the tables that it leads to, is sought.
+    /// Whether a key, or a key of one of its subtables, is preferred.
     fn is_sought(&self, table: &Table, key: &Key) -> bool {
         let leads_there = |below: &Table| self.missing.iter().any(|(path, _)| *path == below.path);
         self.missing.contains(&(table.path, key.name))
             || key.kind.table().is_some_and(|below| below.with_all_below().into_iter().any(leads_there))
     }
 
-    /// Whether a key of a table is drawn that one of `most` would have.
+    /// Whether a table gets a key, with a chance of one in `most`.
     fn has(&mut self, table: &Table, key: &Key, most: u32) -> bool {
         if key.required {
             true
@@ -110,7 +109,7 @@ impl Maker {
         std::mem::take(&mut self.lines)
     }
 
-    /// A table with a header: its keys, and then the tables below it.
+    /// A table with a header: its keys, and then its subtables.
     fn table(&mut self, header: &str, path: &str, table: &'static Table) {
         self.lines.push(header.to_owned());
         let mut below = Vec::new();
@@ -209,7 +208,7 @@ impl Maker {
     fn number(&mut self, limit: &Limit<u64>) -> u64 {
         let (least, most) = (limit.least, limit.most);
         match self.draw(0..3) {
-            // Small ones fit into each other more often.
+            // Small values are consistent with each other more often.
             0 => self.draw(least..=most.min(least + 1000)),
             _ => self.draw(least..=most),
         }
@@ -223,7 +222,7 @@ impl Maker {
             ("pool" | "pools" | "fallback_pool", _) => format!("p{}", self.draw(0..4)),
             ("access_logs", _) => self.draw(proptest::sample::select(vec!["main", "a0", "a1"])).to_owned(),
             (_, "a name") => format!("n{count}"),
-            // One that any plane can take.
+            // An address that is allowed on every plane.
             (_, "an address and port") => format!("192.0.2.1:{}", 10_000 + count),
             (_, "an address") => format!("192.0.{}.{}", 3 + count / 256, count % 256),
             (_, "an interface") => format!("eth{count}*"),
@@ -285,7 +284,7 @@ impl Maker {
 
 const WIDE: Limit<u64> = Limit { default: None, least: 0, most: u64::MAX, reason: "" };
 
-/// Takes out of a file what is refused, and what stands below a header that is, until the rest is taken.
+/// Removes refused lines, and everything below a refused header, until the rest is accepted.
 fn mended(mut lines: Vec<String>) -> Option<Vec<String>> {
     for _ in 0..100 {
         if lines.is_empty() {
@@ -308,7 +307,7 @@ fn mended(mut lines: Vec<String>) -> Option<Vec<String>> {
     None
 }
 
-/// The table that a header leads to.
+/// The table that a header belongs to.
 fn table_of(header: &str) -> Option<&'static Table> {
     let mut parts = header.trim_matches(['[', ']']).split('.');
     let mut key = ROOT.key(parts.next()?)?;
@@ -321,7 +320,7 @@ fn table_of(header: &str) -> Option<&'static Table> {
     key.kind.table()
 }
 
-/// Names of the keys of a table that stand in a value, those of tables within it too.
+/// The keys that occur in a value, including those of nested tables.
 fn said_within(table: &'static Table, value: &str, said: &mut BTreeSet<(&'static str, &'static str)>) {
     for key in table.keys().into_iter().filter(|key| value.contains(&format!("{} = ", key.name))) {
         said.insert((table.path, key.name));
@@ -331,23 +330,23 @@ fn said_within(table: &'static Table, value: &str, said: &mut BTreeSet<(&'static
     }
 }
 
-/// What was seen of keys, each by the path of its table and its name.
+/// The keys seen so far, each by the path of its table and its name.
 #[derive(Default)]
 struct Seen {
-    /// In a file that was taken.
+    /// Keys in an accepted file.
     said: BTreeSet<(&'static str, &'static str)>,
-    /// Without its line the config was another one.
+    /// Keys without whose line the config was different.
     with_effect: BTreeSet<(&'static str, &'static str)>,
 }
 
 impl Seen {
-    /// Keys that a file could have had and that were not seen, or had no effect.
+    /// Keys that did not occur, or had no effect.
     fn missing(&self) -> Vec<(&'static str, &'static str)> {
         let mut missing = Vec::new();
         for table in ROOT.with_all_below() {
             for key in tried(table).filter(|key| !key.kind.table().is_some_and(Table::has_header)) {
                 let place = (table.path, key.name);
-                // Where there is but one word, to say it says nothing.
+                // If there is only one word, writing it has no effect.
                 let has_choice = !matches!(&key.kind, Kind::Word(words, Some(_)) if words.len() == 1);
                 let needs_effect = table.has_header() && has_choice;
                 if !self.said.contains(&place) || needs_effect && !self.with_effect.contains(&place) {
@@ -376,7 +375,7 @@ impl Seen {
                 continue;
             }
             let rest = [&lines[..number], &lines[number + 1..]].concat().join("\n");
-            // What is refused without it has an effect, too.
+            // A key without which the file is refused has an effect, too.
             if parse("without.toml", &rest).map_or(true, |other| other != *config) {
                 self.with_effect.insert(place);
             }

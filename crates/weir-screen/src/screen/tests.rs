@@ -247,7 +247,7 @@ fn a_limit_that_is_unchanged_goes_on_where_it_is() {
     assert!(admit(&with(vec![rate("1/h", 2, Key::CLIENT)]), Checkpoint::Edge, NOW).is_ok());
 }
 
-/// Threads that ask ten times as often as is allowed for a minute of a clock that all of them drive.
+/// Threads that send ten times the allowed rate for a minute, by a clock that all of them advance.
 fn admitted_of_ten_times(limit: RateLimit, per_second: u64) -> u64 {
     let screen = screen(&Settings { rate_limit: vec![limit], ..Settings::default() });
     let step = 1_000_000_000 / (10 * per_second);

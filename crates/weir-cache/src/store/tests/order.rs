@@ -1,4 +1,4 @@
-//! Fetches of one key that do not end in the order in which they began.
+//! Fetches of one key that end in another order than that in which they began.
 
 use super::*;
 
