@@ -19,7 +19,8 @@ fn traces(verdict: &StatementVerdict) -> String {
     }
 }
 
-/// Each line of a table: the reason, what it leaves and asks about, the statement; ` | ` between.
+/// Checks a table whose lines have the reason, what the statement leaves and reads back, and the statement,
+/// separated by ` | `.
 fn check_table(table: &str, wants: RoleWanted) -> usize {
     let mut rows = 0;
     for line in table.lines().filter(|line| !line.is_empty()) {
@@ -65,10 +66,10 @@ fn tables_are_used_where_a_text_may_name_one() {
         "HANDLER t READ FIRST",
         "COMMIT; SELECT a FROM t",
         "CREATE TEMPORARY TABLE u AS SELECT a FROM t",
-        // It commits behind LOCK TABLES alone.
+        // UNLOCK TABLES commits only after LOCK TABLES.
         "UNLOCK TABLES",
         "SELECT 'open",
-        // As long as tables that were used.
+        // A savepoint keeps its metadata locks as long as used tables do.
         "SAVEPOINT a",
     ] {
         assert_eq!(verdict(text).tables, TableUse::Used, "{text}");
@@ -238,7 +239,7 @@ fn what_changes_something_is_told_whatever_else_is_said_of_it_first() {
         "HANDLER t READ FIRST",
         "COMMIT; SELECT a FROM t",
         "CREATE TEMPORARY TABLE u AS SELECT a FROM t",
-        // It commits behind LOCK TABLES alone.
+        // UNLOCK TABLES commits only after LOCK TABLES.
         "UNLOCK TABLES",
         "PREPARE s FROM 'DELETE FROM t'",
         "DEALLOCATE PREPARE s",
@@ -354,7 +355,7 @@ fn the_sql_mode_decides_where_strings_end() {
         let dialect = SqlDialect { mode: SqlMode::read(mode), ..SqlDialect::default() };
         classify(text.as_bytes(), &SessionFacts { dialect, ..auto() })
     };
-    // By default the string goes on behind the backslash, and holds the semicolon.
+    // By default the string continues after the backslash and contains the semicolon.
     let text = r"SELECT 'a\'; DELETE FROM t; -- '";
     assert_eq!(with("", text).reason, RouteReason::PlainRead);
     assert_eq!(with("NO_BACKSLASH_ESCAPES", text).reason, RouteReason::SeveralStatements);

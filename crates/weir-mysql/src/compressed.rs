@@ -84,6 +84,9 @@ impl CompressedTurns {
 
     /// Checks the id of a compressed packet that the client has sent; its content must then go through
     /// [`Self::received`].
+    ///
+    /// # Errors
+    /// [`WireError::SequenceId`]: it neither begins a command nor follows the packet before.
     pub fn receive(&mut self, sequence: u8) -> Result<(), WireError> {
         // After 255 packets from the client itself the id wraps to 0 without beginning a command.
         let may_begin = self.received.is_between() && (self.has_answered || self.next != 0);
@@ -213,7 +216,7 @@ mod tests {
     use super::*;
     use crate::packet::{PacketHeader, write_packets};
 
-    /// Sends, and gives the ids: of the compressed packet, and of the first within.
+    /// Sends content; returns the ids of the compressed packet and of the first packet within.
     fn sent(turns: &mut CompressedTurns, content: &[u8]) -> (u8, u8) {
         let mut numbered = content.to_vec();
         let is_renumbered = turns.is_renumbered(content);
@@ -257,10 +260,10 @@ mod tests {
         let mut turns = CompressedTurns::after_login();
         turns.receive(0).expect("LOAD DATA LOCAL");
         turns.received(&mut b"\x01\0\0\0x".to_vec());
-        // The answer is three packets in one compressed packet.
+        // The answer has three packets in one compressed packet.
         assert_eq!(sent(&mut turns, b"\0\0\0\x01\0\0\0\x02\0\0\0\x03").0, 1);
         turns.receive(2).expect("the file");
-        // The client numbers by compressed packets.
+        // The client counts compressed packets.
         let mut file = b"\x01\0\0\x02a\0\0\0\x03".to_vec();
         turns.received(&mut file);
         assert_eq!(ids(&file), [4, 5]);
@@ -329,8 +332,9 @@ mod tests {
         turns.receive(0).expect("it is over");
     }
 
-    /// Sends a result of so many packets, in compressed packets of at most `most` packets each; gives the ids
-    /// of each as a client sees them: of the compressed packet, of the first within, and of the last.
+    /// Sends a result of `packets` packets, with at most `most` of them in each compressed packet. Returns,
+    /// for each compressed packet, the ids that a client sees: its own, that of the first packet within, and
+    /// that of the last.
     fn result_sent(turns: &mut CompressedTurns, first: u8, packets: usize, most: usize) -> Vec<(u8, u8, u8)> {
         let ids: Vec<u8> = (0..packets).map(|index| first.wrapping_add(index as u8)).collect();
         let mut seen = Vec::new();
@@ -344,7 +348,7 @@ mod tests {
         seen
     }
 
-    /// What mysqld 9.7.4 was seen to send, with zlib and DEPRECATE_EOF, where a text has several results.
+    /// Observed from mysqld 9.7.4, with zlib and DEPRECATE_EOF, for a text with several results.
     #[test]
     fn each_result_begins_with_the_id_of_its_compressed_packet_as_on_a_server() {
         // SELECT 1; SELECT 2; DO 1; SELECT 3
@@ -359,7 +363,7 @@ mod tests {
         }
         assert_eq!(seen, [(1, 1, 4), (2, 2, 5), (3, 3, 3), (4, 4, 7)]);
 
-        // A command of three compressed packets: the answer begins where they end.
+        // A command in three compressed packets: the answer continues their ids.
         turns.receive(0).expect("a command");
         turns.received(&mut b"\x03\0\0\0\x03".to_vec());
         turns.receive(1).expect("it goes on");
@@ -369,8 +373,8 @@ mod tests {
         turns.end_result();
         assert_eq!(result_sent(&mut turns, 5, 4, 200), [(4, 4, 7)]);
 
-        // A long result, a short one and a long one: ids go on within each. The server puts 130 packets into
-        // its first compressed packet, and 127 into those behind it.
+        // A long result, a short one and a long one: ids count on within each. The server puts 130 packets
+        // into its first compressed packet, and 127 into the following ones.
         turns.receive(0).expect("a command");
         turns.received(&mut b"\x01\0\0\0\x03".to_vec());
         let head = result_sent(&mut turns, 1, 130, 130);
@@ -384,7 +388,7 @@ mod tests {
         let last = result_sent(&mut turns, first.wrapping_add(4), 257, 130);
         assert_eq!(last[..2], [(10, 10, 139), (11, 140, 10)]);
 
-        // LOAD DATA LOCAL of a file in three compressed packets, and a result behind it.
+        // LOAD DATA LOCAL of a file in three compressed packets, followed by a result.
         turns.receive(0).expect("a command");
         turns.received(&mut b"\x01\0\0\0\x03".to_vec());
         assert_eq!(result_sent(&mut turns, 1, 1, 1), [(1, 1, 1)]);

@@ -84,7 +84,7 @@ mod tests {
             "CALL p()",
             "SELECT @a := 1",
             "SET a = 1",
-            // What is said first of these is a function that is not known.
+            // For these, the unknown function is the first reason.
             "SELECT f(a) FROM t FOR UPDATE",
             "SELECT f(1), GET_LOCK('a', 1)",
             "SELECT f(1) INTO @a",

@@ -4,7 +4,8 @@ fn tokens(text: &str) -> String {
     with(text, SqlDialect::default())
 }
 
-/// Tokens as text: words bare, names in `[]`, strings in `<>`, numbers with `n`, others by their signs.
+/// Formats tokens as text: words bare, names in `[]`, strings in `<>`, numbers with `n`, others by their
+/// characters.
 fn with(text: &str, dialect: SqlDialect) -> String {
     let show = |token| {
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
@@ -108,7 +109,7 @@ fn what_the_server_may_read_otherwise_is_irregular() {
         Lexer::new(text, SqlDialect { charset, ..SqlDialect::default() }).last()
     };
     let broken = Some(SqlToken::Irregular(Irregularity::Character));
-    // In latin1 0xa0 is white space; in utf8 the server may count the quote to the name.
+    // 0xa0 is white space in latin1; in utf8 the server may read the quote as part of the name.
     assert_eq!(bytes(b"FOR\xa0UPDATE", ClientCharset::SingleByte), broken);
     assert_eq!(bytes(b"`\xe2` x `", ClientCharset::Utf8), broken);
     assert_eq!(bytes(b"\xe2\x82", ClientCharset::Utf8), broken);
@@ -137,13 +138,13 @@ fn trail_bytes_that_look_like_quotes_are_no_quotes() {
     let texts = |text: &'static [u8], charset| {
         Lexer::new(text, SqlDialect { charset, ..SqlDialect::default() }).count()
     };
-    // 0x5c behind a lead byte; 0x60 likewise, in a quoted name.
+    // 0x5c as a trail byte; likewise 0x60 in a quoted name.
     assert_eq!(texts(b"'\xbf\x5c' x", ClientCharset::Gbk), 2);
     assert_eq!(texts(b"`\x81\x60` x", ClientCharset::Gbk), 2);
     assert_eq!(texts(b"`\x81\x60` x", ClientCharset::ShiftJis), 2);
-    // A backslash escapes one byte, though it be the first of a character.
+    // A backslash escapes one byte, even if that begins a multi-byte character.
     assert_eq!(texts(b"'\\\xbf' x", ClientCharset::Gbk), 2);
-    // No character: the quote ends the string.
+    // Not a valid character: the quote ends the string.
     assert_eq!(texts(b"'\xbf' x", ClientCharset::Gbk), 2);
 }
 

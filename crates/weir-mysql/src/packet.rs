@@ -235,7 +235,7 @@ pub fn write_packet_with(out: &mut Vec<u8>, sequence: u8, fill: impl FnOnce(&mut
 mod tests {
     use super::*;
 
-    /// Reads all packets of `bytes`, given in slices of `slice_bytes`: for each head, length and id.
+    /// Reads all packets of `bytes`, in slices of `slice_bytes`; returns the head, length and id of each.
     fn read(bytes: &[u8], slice_bytes: usize, wanted: usize) -> Result<Vec<(Vec<u8>, u64, u8)>, WireError> {
         let mut reader = PacketReader::new();
         let (mut packets, mut at, mut end) = (Vec::new(), 0, 0);

@@ -35,8 +35,8 @@ fn answer(payloads: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-/// What is told of an answer that comes in slices of `slice_bytes`, each with the bytes up to it; ends with
-/// the answer, whose last byte must be the last given.
+/// The parts reported for an answer that arrives in slices of `slice_bytes`, each with the bytes up to it.
+/// Ends with the answer, whose last byte must be the last of `bytes`.
 fn told(
     bytes: &[u8],
     slice_bytes: usize,
@@ -88,7 +88,7 @@ fn reader(command: ClientCommand, capabilities: Capabilities) -> AnswerReader {
     AnswerReader::new(command, 0, capabilities, DEFAULT_HEAD_BYTES).expect("the command has an answer")
 }
 
-/// What is told, which must be the same for slices of every size.
+/// The reported parts, which must be the same for slices of every size.
 fn all(
     command: ClientCommand,
     capabilities: Capabilities,
@@ -236,7 +236,7 @@ fn where_definitions_end_is_told_to_who_asks() {
     }
 }
 
-/// It stands for a packet that is put in its place, which is to be known by its first byte.
+/// A rewriter replaces this packet, and must recognise it by its first byte.
 #[test]
 fn the_end_of_rows_is_one_piece_for_who_puts_another_in_its_place() {
     let end = [b"\xfe\0\0\x02\x40\0\0\0\x60\x01\x5e\x5d", &[b's'; 93][..]].concat();

@@ -419,7 +419,7 @@ mod tests {
             sql(&named, &settled(b"utf8mb4", b"utf8mb4_bin")),
             "SET @@SESSION.character_set_results = _utf8mb4'utf8mb4'"
         );
-        // Either alone would change the other.
+        // Setting one of them would change the other.
         let mut asked = latin.clone();
         asked.set_collation(b"utf8mb4_bin");
         let expected = "SET @@SESSION.character_set_connection = _utf8mb4'latin1', \
@@ -429,7 +429,7 @@ mod tests {
         assert!(!state.apply(&both).unwrap().opens_collation);
     }
 
-    /// What `SET GLOBAL` changed meanwhile, or another server has otherwise, is not the session's.
+    /// Later changes by `SET GLOBAL`, or the settings of another server, do not affect the session.
     #[test]
     fn a_session_keeps_the_values_that_it_began_with_on_connections_that_began_with_others() {
         let settled = |zone: &'static [u8], read_only: &'static [u8]| {
@@ -527,7 +527,7 @@ mod tests {
         ] {
             assert!(changes.is_beyond_tracked(verdict(sql)), "{sql}");
         }
-        // Nothing is said to have changed by a write alone.
+        // A write alone reports no state change.
         let write =
             TrackedState::default().apply(&told(&[TrackedChange::Gtids(b"u:7")])).unwrap().state_changed;
         assert!(!write);

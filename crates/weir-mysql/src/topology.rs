@@ -375,7 +375,7 @@ mod tests {
             .to_vec()
     }
 
-    /// A report of `of`, which sees members by name, state and role.
+    /// The report of member `of`, whose view is given by name, state and role.
     fn report(of: &str, read_only: bool, view: &[(&str, &str, &str)]) -> Option<MemberReport> {
         let rows: Vec<TextRow> =
             view.iter().map(|(member, state, role)| row(of, read_only, member, state, role)).collect();
@@ -386,7 +386,7 @@ mod tests {
         judge(Topology::Group, reports, before)
     }
 
-    /// Whole group of three under the primary `a`.
+    /// A complete group of three with the primary `a`.
     const WHOLE: [(&str, &str, &str); 3] =
         [("a", "ONLINE", PRIMARY), ("b", "ONLINE", SECONDARY), ("c", "ONLINE", SECONDARY)];
 
@@ -481,7 +481,7 @@ mod tests {
         all.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    /// `c` was told to begin a group of its own, while the group of `a` and `b` goes on.
+    /// `c` has bootstrapped a group of its own, while the group of `a` and `b` continues.
     #[test]
     fn a_group_that_a_member_has_begun_by_itself_is_another_one_as_long_as_somebody_is_left_in_the_first() {
         let (own, first) = ([("c", "ONLINE", PRIMARY)], [WHOLE[0], WHOLE[1]]);

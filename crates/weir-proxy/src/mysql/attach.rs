@@ -174,6 +174,9 @@ impl From<ProofError> for AttachError {
 
 /// Opens a connection to the chosen server and logs in, with TLS as the pool is configured. The caller sets
 /// the deadline, which covers everything.
+///
+/// # Errors
+/// There is no connection.
 pub async fn log_in(
     worker: &Worker,
     chosen: &Chosen,
@@ -186,6 +189,9 @@ pub async fn log_in(
 }
 
 /// As [`log_in`], but also if the server's connection limit is reached.
+///
+/// # Errors
+/// As [`log_in`].
 pub async fn log_in_beyond(
     worker: &Worker,
     chosen: &Chosen,
@@ -268,6 +274,9 @@ pub async fn change_user(
 /// Opens a connection as [`log_in`] does, and sends a login with a plugin that no account uses. The server
 /// then asks for the plugin of the account. Returns the conversation, its capabilities, and the server's
 /// connection id.
+///
+/// # Errors
+/// There is no connection.
 pub async fn ask_for_plugin(
     worker: &Worker,
     chosen: &Chosen,

@@ -114,7 +114,7 @@ mod tests {
 
     const MAX: usize = MAX_PAYLOAD_BYTES;
 
-    /// What is sent of a command of these payloads, whose first gets `grown` bytes in the place of one.
+    /// What is sent for a command of these payloads, if the first byte is replaced by `grown`.
     fn reframed(payloads: &[&[u8]], grown: &[u8], piece: usize) -> Result<Vec<u8>, OneMore> {
         let header = |bytes: usize, sequence: usize| PacketHeader {
             payload_bytes: bytes as u32,
@@ -136,7 +136,7 @@ mod tests {
         Ok(sent)
     }
 
-    /// The payloads of packets, put together, and their lengths.
+    /// The joined payloads of packets, and their lengths.
     fn read(mut sent: &[u8]) -> (Vec<u8>, Vec<usize>) {
         let (mut content, mut lengths) = (Vec::new(), Vec::new());
         while let Some((header, rest)) = sent.split_first_chunk() {

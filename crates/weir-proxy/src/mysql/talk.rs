@@ -272,14 +272,14 @@ mod tests {
 
     use super::*;
 
-    /// Both ends of a connection over the loopback interface: bytes of a peer, and Weir's end.
+    /// Both ends of a connection over the loopback interface: the peer's socket, and Weir's stream.
     async fn pair() -> (TcpStream, Stream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         (peer, Stream::plain(listener.accept().await.unwrap().0))
     }
 
-    /// A deadline of this task, far away.
+    /// A deadline of this task, far in the future.
     async fn deadline() -> Deadline {
         let deadlines = Deadlines::new();
         tokio::task::spawn_local(deadlines.clone().run());

@@ -1,4 +1,4 @@
-//! Servers that say what each test has them say, and one real one.
+//! Servers that behave as each test specifies, and a real one.
 
 use std::rc::Rc;
 use std::task::Poll;
@@ -74,7 +74,7 @@ impl Server {
     }
 }
 
-/// A pool of one server, which does as `serve` says to its first connection.
+/// A pool of one server, which handles its first connection with `serve`.
 async fn server<F: Future<Output = ()> + 'static>(
     pool: &str,
     serve: impl FnOnce(Server) -> F + 'static,
@@ -337,8 +337,8 @@ async fn an_idle_connection_is_used_again_by_nobody_but_whose_login_was_the_same
     served.abort();
 }
 
-/// Needs a server at `WEIR_MYSQLD` with fresh accounts `cold1` to `cold3` (password `sesame`), `elder` of
-/// sha256_password, and `empty` without a password, and the file of its authority in `WEIR_MYSQLD_CA`.
+/// Needs a server at `WEIR_MYSQLD` with fresh accounts `cold1` to `cold3` (password `sesame`), `elder` with
+/// sha256_password, and `empty` without a password. `WEIR_MYSQLD_CA` names the file with its CA certificate.
 #[tokio::test(flavor = "local")]
 #[ignore = "needs a MySQL server, which `lab/peers install mysqld` gets; see the text above"]
 async fn a_real_server_lets_in_with_its_cache_cold_and_warm_with_and_without_tls() {

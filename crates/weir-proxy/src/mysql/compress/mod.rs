@@ -340,7 +340,7 @@ mod tests {
 
     use super::*;
 
-    /// A client, Weir's end of its connection, and the buffers that are used for it.
+    /// A client, Weir's end of its connection, and the buffers in use.
     async fn pair() -> (TcpStream, Stream, Rc<Buffers>) {
         pair_of(Algorithm::Zlib).await
     }

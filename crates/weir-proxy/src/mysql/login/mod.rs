@@ -200,6 +200,9 @@ pub async fn run<'a, T>(
 }
 
 /// Receives a client's login data, and leaves the authentication to the server that it will log in to.
+///
+/// # Errors
+/// As [`run`].
 pub async fn hear<'a>(
     terms: &'a LoginTerms<'a>,
     stream: Stream,
@@ -219,6 +222,9 @@ pub async fn hear<'a>(
 /// new nonce, and `confirm` lets a server decide. `before` is the current login, whose capabilities are the
 /// connection's. `first` holds bytes received after the command. The returned sequence id is that of the OK
 /// packet.
+///
+/// # Errors
+/// As [`run`]: the session ends, as it does on a server.
 pub async fn change_user<T>(
     terms: &LoginTerms<'_>,
     stream: &mut Stream,

@@ -1,4 +1,4 @@
-//! Clients log in over the loopback interface; what a server would say is each test's own.
+//! Clients log in over the loopback interface; each test plays the server's part.
 
 use std::cell::RefCell;
 use std::io::{Read as _, Write as _};
@@ -23,26 +23,27 @@ use crate::worker::tests::{listener, serving};
 
 mod relay;
 
-/// The right password of an account that has none: whatever is shown, a server says that it is of a plugin.
+/// A value for the right password that stands for an account without one: whatever the client sends, a server
+/// says that the account has a plugin.
 const BY_PLUGIN: &str = "by some_plugin";
 
-/// A worker with one MySQL listener, and what servers were asked.
+/// A worker with one MySQL listener, and the requests that servers have received.
 struct Rig {
     worker: Rc<Worker>,
     listener: Rc<WorkerListener>,
     asked: Rc<RefCell<Vec<(String, String)>>>,
 }
 
-/// How a session ended, or as whom it began.
+/// The user of the session that began, or how it ended.
 type Outcome = Result<String, End>;
 
 impl Rig {
-    /// `pool` is said in `[pool.app.mysql]`, `of_listener` in `[listener.db]`.
+    /// `pool` is the text of `[pool.app.mysql]`, `of_listener` that of `[listener.db]`.
     fn new(of_listener: &str, pool: &str) -> Rig {
         Rig::towards("backends = ['127.0.0.1:9']", of_listener, pool)
     }
 
-    /// The same, with what is said in `[pool.app]`.
+    /// The same, with the text of `[pool.app]`.
     fn towards(of_pool: &str, of_listener: &str, mysql: &str) -> Rig {
         let (worker, _) = serving(&format!(
             "[listener.db]\nprotocol = 'mysql'\nbind = '127.0.0.1:80'\npool = 'app'\n{of_listener}\n\
@@ -52,7 +53,7 @@ impl Rig {
         Rig { worker, listener, asked: Rc::default() }
     }
 
-    /// A client that has been greeted. Its login is confirmed where the password is `right`.
+    /// A client that has received the greeting. Its login is confirmed if the password is `right`.
     async fn client(&self, right: &'static str) -> (Client, JoinHandle<Outcome>) {
         let accepting = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let socket = TcpStream::connect(accepting.local_addr().unwrap()).await.unwrap();
@@ -110,7 +111,7 @@ impl Rig {
         (client, session)
     }
 
-    /// The passwords that servers were asked about.
+    /// The passwords that servers were asked to confirm.
     fn asked(&self) -> Vec<String> {
         self.asked.borrow().iter().map(|(_, password)| password.clone()).collect()
     }
@@ -130,7 +131,7 @@ struct Client {
 }
 
 impl Client {
-    /// The payload of the next packet; nothing where the connection ends.
+    /// The payload of the next packet; empty if the connection ends.
     async fn hear(&mut self) -> Vec<u8> {
         loop {
             if let Some((header, rest)) = self.received.split_first_chunk::<HEADER_BYTES>() {
@@ -162,7 +163,8 @@ impl Client {
         }
     }
 
-    /// As [`Self::hear`], after a packet that was not said by [`Self::say`]: the next has this sequence id.
+    /// As [`Self::hear`], after a packet that was not sent by [`Self::say`]: the next one has this sequence
+    /// id.
     async fn hear_after(&mut self, sequence: u8) -> Vec<u8> {
         self.sequence = sequence;
         self.hear().await
@@ -189,18 +191,18 @@ impl Client {
         }
     }
 
-    /// Logs in by `plugin` with this answer.
+    /// Sends a login with this plugin and answer.
     async fn log_in(&mut self, user: &[u8], plugin: &[u8], answer: &[u8]) {
         let login = login(user, plugin, answer);
         self.say(&login).await;
     }
 
-    /// The short proof of a password.
+    /// The fast proof of a password.
     fn proof(&self, password: &[u8]) -> Vec<u8> {
         Password::new(password).unwrap().answer_sha2(&self.nonce).to_vec()
     }
 
-    /// Hears which plugin the account is of, and the nonce that is to be answered.
+    /// Receives a request for another plugin, with a nonce; returns the plugin.
     async fn hear_switch(&mut self) -> Vec<u8> {
         let switch = self.hear().await;
         let Ok(LoginAnswer::Switch(AuthSwitch { plugin, data })) =
@@ -212,7 +214,7 @@ impl Client {
         plugin.to_vec()
     }
 
-    /// Goes on as a client without TLS that asks for the key.
+    /// Continues as a client without TLS that asks for the key.
     async fn show_by_rsa(&mut self, password: &[u8]) {
         assert_eq!(self.hear().await, b"\x01\x04", "the password itself is asked for");
         self.say(b"\x02").await;
@@ -307,7 +309,8 @@ async fn an_empty_answer_is_an_empty_password_that_the_server_judges() {
 
 #[tokio::test(flavor = "local")]
 async fn a_client_of_another_plugin_is_asked_for_this_one_with_another_nonce() {
-    // The second is what threads of libmariadb name while one of them loads the plugin that was greeted by.
+    // The second is what libmariadb names in threads that wait for another thread to load the greeting's
+    // plugin.
     for (plugin, answer) in [(MYSQL_NATIVE_PASSWORD, &[7; 20][..]), (b"dummy_fallback_auth", b"")] {
         let rig = Rig::new("", "");
         let (mut client, session) = rig.client("sesame").await;
@@ -357,7 +360,7 @@ async fn a_flood_of_logins_in_full_is_bounded_before_it_costs_a_decryption() {
     let rig = Rig::new("timeout.handshake = '2s'", "full_logins_per_client = 1");
     let shared = &rig.listener.pools[0].shared;
     shared.accounts.keep(b"app", &Password::new(b"sesame").unwrap(), 9, clock::now());
-    // Others have taken every turn of the next five seconds.
+    // Other clients have used every admission of the next five seconds.
     let rates = LoginRates { all: 500, client: 1, account: None };
     while shared.full_logins.take("192.0.2.7".parse().unwrap(), b"x", rates, clock::now()).is_ok() {}
     let (mut client, session) = rig.client("sesame").await;
@@ -408,7 +411,7 @@ async fn an_account_that_has_as_many_sessions_as_it_may_is_let_in_when_one_ends(
     assert!(rig.listener.shared.count_account(b"app").is_ok(), "that one has ended, too");
 }
 
-/// A file in the folder for temporary ones, that only its owner may read.
+/// A file in the temporary folder that only its owner may read.
 fn file(name: &str, contents: &str) -> std::path::PathBuf {
     use std::os::unix::fs::PermissionsExt as _;
     let file = std::env::temp_dir().join(format!("weir-login-{}-{name}", std::process::id()));
@@ -439,7 +442,7 @@ async fn accounts_of_a_file_are_confirmed_and_others_refused_after_the_same_exch
     assert_eq!(rig.asked(), ["sesame"], "a server hears only of who has shown the password");
 }
 
-/// What is said of a listener with a certificate of its own, and what a client believes in.
+/// The configuration of a listener with its own certificate, and a client configuration that trusts it.
 fn secured(name: &str, mode: &str) -> (String, Arc<rustls::ClientConfig>) {
     let made = rcgen::generate_simple_self_signed(["db.test".to_owned()]).unwrap();
     let cert = file(&format!("{name}.pem"), &made.cert.pem());

@@ -4,7 +4,7 @@ use super::*;
 
 const BOTH: [Algorithm; 2] = [Algorithm::Zlib, Algorithm::Zstd { level: 3 }];
 
-/// Text that shrinks to about a third.
+/// Text that compresses to about a third.
 fn text(length: usize) -> Vec<u8> {
     let mut text = Vec::with_capacity(length + 64);
     let mut number = 1_u64;
@@ -16,7 +16,7 @@ fn text(length: usize) -> Vec<u8> {
     text
 }
 
-/// Bytes that do not shrink.
+/// Incompressible bytes.
 fn noise(length: usize) -> Vec<u8> {
     let mut number = 1_u64;
     let mut next = || {
@@ -26,7 +26,7 @@ fn noise(length: usize) -> Vec<u8> {
     (0..length).map(|_| next()).collect()
 }
 
-/// The payload of a packet as another implementation makes it, without bounds on its length.
+/// The compressed payload of a packet as another implementation makes it, with no limit on its length.
 fn deflated(algorithm: Algorithm, content: &[u8]) -> Vec<u8> {
     let mut out = vec![0; content.len() * 2 + 1024];
     let count = match algorithm {
@@ -50,8 +50,8 @@ fn packet(sequence: u8, payload: &[u8], content_bytes: usize) -> Vec<u8> {
     [&header.to_bytes()[..], payload].concat()
 }
 
-/// All content of `stream`, which comes `slice_bytes` at a time, taken in room of `room_bytes` or of what is
-/// asked for.
+/// All content of `stream`, which arrives `slice_bytes` at a time and is unpacked into room of `room_bytes`,
+/// or of the size that is asked for.
 fn unpacked(
     algorithm: Algorithm,
     stream: &[u8],
@@ -81,7 +81,7 @@ fn unpacked(
     }
 }
 
-/// A command, numbered as it will be read.
+/// A command with the sequence ids that the reader will give it.
 fn command(length: usize) -> Vec<u8> {
     let mut out = Vec::new();
     write_packets(&mut out, 0, &text(length));
@@ -126,7 +126,7 @@ fn a_payload_of_16_mib_and_more_spans_compressed_packets() {
     let content = command(MAX_PAYLOAD_BYTES + 100);
     for algorithm in BOTH {
         let mut stream = Vec::new();
-        // Cut within the header of its second packet.
+        // Split within the header of its second packet.
         let cut = MAX_PAYLOAD_BYTES + 6;
         let (first, second) = content.split_at(cut - 10);
         stream.extend(packet(0, &deflated(algorithm, first), first.len()));

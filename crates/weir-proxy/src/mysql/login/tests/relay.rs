@@ -1,4 +1,4 @@
-//! Logins that a client and a server settle between them.
+//! Logins that are relayed between a client and a server.
 
 use weir_balance::PickInput;
 
@@ -7,7 +7,7 @@ use crate::backends::{Chosen, ProxyHeader};
 use crate::mysql::attach::LoggedIn;
 use crate::mysql::login::relay::NO_PLUGIN;
 
-/// Has the chosen server decide.
+/// Lets the chosen server decide.
 pub async fn settles(
     mut undecided: Undecided<'_>,
     chosen: &Chosen,
@@ -21,7 +21,8 @@ pub async fn settles(
 }
 
 impl Rig {
-    /// A client that has been greeted, and logs in with the server. Then what the server has said.
+    /// A client that has received the greeting and logs in with the server; the task returns what the server
+    /// has sent.
     async fn relayed(&self) -> (Client, JoinHandle<Result<Vec<u8>, End>>) {
         let accepting = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let socket = TcpStream::connect(accepting.local_addr().unwrap()).await.unwrap();
@@ -63,7 +64,7 @@ pub fn chosen(pool: &Rc<WorkerPool>) -> Chosen {
     pool.choose(&input).unwrap_or_else(|refusal| panic!("{refusal:?}"))
 }
 
-/// A server that has heard who comes, and by no plugin.
+/// A server that has received a login with an unknown plugin.
 async fn greeted(server: TcpListener) -> Client {
     let socket = server.accept().await.unwrap().0;
     let mut server = Client {
@@ -93,7 +94,7 @@ async fn greeted(server: TcpListener) -> Client {
     server
 }
 
-/// A server whose account is of `some_plugin`, and a pool of it.
+/// A server whose account uses `some_plugin`, and a pool with that server.
 async fn of_some_plugin(pool: &str) -> (Rig, JoinHandle<()>) {
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let backends = format!("backends = ['{}']", server.local_addr().unwrap());
@@ -108,7 +109,7 @@ async fn of_some_plugin(pool: &str) -> (Rig, JoinHandle<()>) {
     (Rig::towards(&backends, "", pool), served)
 }
 
-/// Goes on as a client that knows `some_plugin`.
+/// Continues as a client that supports `some_plugin`.
 async fn prove_by_some_plugin(client: &mut Client) {
     assert_eq!(client.hear_switch().await, b"some_plugin");
     assert_eq!(client.nonce, [b'N'; 20]);
@@ -188,7 +189,7 @@ async fn a_stranger_in_a_servers_place_is_not_shown_a_password_that_was_to_go_to
     served.await.unwrap();
 }
 
-/// Needs what the real server of `attach` needs, and the fresh accounts `relay1` and `relay2`.
+/// Needs the real server of `attach/tests.rs`, and the fresh accounts `relay1` and `relay2`.
 #[tokio::test(flavor = "local")]
 #[ignore = "needs a MySQL server, which `lab/peers install mysqld` gets; see attach/tests.rs"]
 async fn a_real_server_and_a_client_without_tls_settle_a_login_over_one_leg_of_tls() {
