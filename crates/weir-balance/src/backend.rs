@@ -471,9 +471,9 @@ impl Backend {
 
     /// Counts one more in flight if that keeps the count at or below both the limit and `ceiling`. Exact
     /// across threads.
+    ///
     /// Sequentially consistent: a releaser that sees no waiter and a waiter that sees no room can't both be
     /// wrong ([`Pool::release`](crate::Pool::release) explains why).
-    /// be wrong ([`Pool::release`](crate::Pool::release) says how).
     pub(crate) fn try_acquire(&self, ceiling: u32) -> bool {
         let limit = self.limit().min(ceiling);
         if limit == UNLIMITED {

@@ -124,6 +124,7 @@ impl Map {
     }
 
     /// Puts the file's new content in force, for all workers from their next lookup on.
+    ///
     /// # Errors
     /// The content has mistakes: lists all of them, each with its line. Nothing changes.
     pub fn take_over(&self, bytes: &Arc<[u8]>) -> Result<(), Vec<String>> {
