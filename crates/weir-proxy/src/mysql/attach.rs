@@ -188,7 +188,7 @@ pub async fn log_in(
     log_in_over(opened.map_err(AttachError::Connect)?, worker, chosen, deadline, login).await
 }
 
-/// As [`log_in`], but also if the server's connection limit is reached.
+/// As [`log_in`], but also if the backend's configured `max_connections` is reached.
 ///
 /// # Errors
 /// As [`log_in`].

@@ -119,7 +119,7 @@ pub struct Forwarding<'a> {
     pub client_patience: Duration,
     /// The time by which the answer must have begun; `None` for no limit.
     pub overtime: Option<Duration>,
-    /// The server, if the statement needs the primary and the primary is monitored.
+    /// The server, if the statement was sent to it as the primary; see [`PrimaryAsked::of`].
     pub primary: Option<PrimaryAsked<'a>>,
     /// Whether the server may ask for a file of the client. If not, the server gets an empty file, and the
     /// client an error.

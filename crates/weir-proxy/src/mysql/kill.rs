@@ -36,7 +36,8 @@ const OWN_ID: u32 = 0x8000_0000;
 /// Most abandoned statements that one worker kills at once. Further ones are left to their servers, which
 /// notice the closed connection when they answer.
 const MOST_ABANDONED: u32 = 32;
-/// Most connections beyond their servers' `max_connections` that one worker opens at once to kill something.
+/// Most connections that one worker opens at once beyond a backend's configured `max_connections`, to kill
+/// something.
 const MOST_BEYOND: u32 = 4;
 
 /// The sessions of this process by connection id. A KILL may arrive on any worker.
@@ -85,7 +86,7 @@ impl Drop for Aim {
     }
 }
 
-/// A connection beyond a server's `max_connections`, counted until dropped.
+/// A connection beyond a backend's configured `max_connections`, counted until dropped.
 struct Beyond;
 
 impl Beyond {
@@ -342,8 +343,8 @@ impl Sender<'_> {
         }
     }
 
-    /// An idle connection, or a new one. The new one may exceed the server's `max_connections`, because that
-    /// is just when something needs to be killed.
+    /// An idle connection, or a new one. The new one may exceed the backend's configured `max_connections`,
+    /// because that is just when something needs to be killed.
     async fn connection(&self, chosen: &Chosen) -> Result<(Box<ServerConnection>, Option<Beyond>), Unfit> {
         let backend = chosen.backend();
         if let Some(server) = backend.kept::<IdleServers>().take_any(backend, self.kind) {
