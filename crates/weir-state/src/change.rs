@@ -1,5 +1,5 @@
-//! Adds, removes or alters one backend of one pool: everything else in the new snapshot is the same `Arc`, not
-//! an equal copy.
+//! Adds, removes or alters one backend of one pool: everything else in the new snapshot is the same `Arc`,
+//! not an equal copy.
 
 use std::sync::Arc;
 
