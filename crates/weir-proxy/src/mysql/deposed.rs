@@ -24,8 +24,8 @@ pub struct PrimaryAsked<'a> {
 }
 
 impl<'a> PrimaryAsked<'a> {
-    /// `None` if the server is a secondary, or if the primary is not monitored. A server without a role serves
-    /// only sessions that are bound to it; then it is `None` unless the statement needs the primary.
+    /// `None` if the server is a secondary, or if the primary is not monitored. A server without a role
+    /// serves only sessions that are bound to it; then it is `None` unless the statement needs the primary.
     pub fn of(server: &'a Chosen, wants: RoleWanted, since: Duration) -> Option<PrimaryAsked<'a>> {
         let mysql = server.pool.shared.config.mysql.as_ref()?;
         let is_primarys = match server.backend().shared.balance.role() {
