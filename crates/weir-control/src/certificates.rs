@@ -1,5 +1,5 @@
-//! What the files say that a config names for TLS: what is wrong with them, and for `weir check --online`
-//! what is right. They are read as a reload reads them, and nothing is touched.
+//! Checks the files that a config names for TLS: what is wrong with them, and for `weir check --online` also
+//! what is right. They are read as for a reload, and nothing is changed.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,12 +9,12 @@ use weir_tls::{Facts, ListFacts, Loaded, Looked, TicketKeys, Validity};
 
 use crate::timestamp::Timestamp;
 
-/// What one file, or one listener's or pool's files together, came to.
+/// Result for one file, or for all files of one listener or pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The listener or pool, and the file where it is one: `web/shop.pem`.
+    /// The listener or pool, followed by the file if it is about one: `web/shop.pem`.
     pub what: String,
-    /// Names and expiry; `Err` says why it can't be served.
+    /// Names and expiry; `Err` is the reason why it can't be served.
     pub said: Result<String, String>,
 }
 
@@ -31,8 +31,8 @@ pub(crate) fn problems(looked: &Looked, now: SystemTime) -> Vec<FileProblem> {
     unusable.chain(ends).chain(lists).collect()
 }
 
-/// What is said of a certificate that is not good, or not for long: it is put in force, which is better than
-/// none.
+/// The warning for a certificate that is not valid, or not for long. It is still put in force, which is
+/// better than having none.
 fn validity_problem(facts: &Facts, now: SystemTime) -> Option<FileProblem> {
     let what = describe_validity(facts.validity(now), now)?;
     let hint = match facts.validity(now) {
@@ -44,7 +44,7 @@ fn validity_problem(facts: &Facts, now: SystemTime) -> Option<FileProblem> {
     Some(FileProblem { severity: Severity::Warning, file, what, hint: hint.to_owned() })
 }
 
-/// What a certificate is or does that is not simply good.
+/// Describes a validity other than simply good.
 pub(crate) fn describe_validity(validity: Validity, now: SystemTime) -> Option<String> {
     let text = |moment| Timestamp::of(moment).rfc3339();
     match validity {
@@ -59,7 +59,7 @@ pub(crate) fn describe_validity(validity: Validity, now: SystemTime) -> Option<S
     }
 }
 
-/// Reads everything that `config` names for TLS; in the order of the file.
+/// Reads everything that `config` names for TLS, in the order of the config file.
 pub fn look(config: &Config) -> Vec<Found> {
     let mut all = Vec::new();
     for listener in &config.listeners {
@@ -130,13 +130,13 @@ fn of_listener(config: &Config, listener: &Listener, tls: &ListenerTls, all: &mu
             said: describe(&facts, SystemTime::now()),
         }));
     }
-    // What is about clients, which only the whole has.
+    // The files that concern clients, which are read only with the listener as a whole.
     if are_good {
         all.extend(lists_or_errors(&listener.name, load(&with(tls.clone()))));
     }
 }
 
-/// The lists of revoked certificates among what was read; else what can't be used.
+/// The revocation lists among what was read; otherwise the errors.
 fn lists_or_errors(of: &str, loaded: Result<Loaded, Vec<String>>) -> Vec<Found> {
     match loaded {
         Ok(loaded) => loaded.revocations().map(|(of, list)| found_list(of, list)).collect(),
@@ -164,7 +164,7 @@ fn load(config: &Config) -> Result<Loaded, Vec<String>> {
         .map_err(|errors| errors.iter().map(ToString::to_string).collect())
 }
 
-/// Names and expiry; `Err` when it is not good at `now`.
+/// Names and expiry; `Err` when it is not valid at `now`.
 fn describe(facts: &Facts, now: SystemTime) -> Result<String, String> {
     let moment = |seconds: Option<i64>| Some(UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds?).ok()?));
     let names = match facts.names.as_slice() {

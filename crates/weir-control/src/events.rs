@@ -1,4 +1,4 @@
-//! What happened lately, for `GET /v1/events` and the status page.
+//! Recent events, for `GET /v1/events` and the status page.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -10,13 +10,13 @@ use crate::cluster::Receipt;
 use crate::lock;
 use crate::timestamp::Timestamp;
 
-/// Events kept for those who come later, and the lead a slow reader may fall behind by before it misses some.
+/// Events kept for later readers; also how far a slow reader may fall behind before it misses some.
 const KEPT: usize = 256;
 
 /// Something that happened.
 #[derive(Clone, Debug, Serialize)]
 pub struct Event {
-    /// Counts from 1.
+    /// Number, counting from 1.
     pub id: u64,
     /// When.
     pub time: Timestamp,
@@ -25,11 +25,11 @@ pub struct Event {
     pub what: What,
 }
 
-/// What happened. The variant's word is the event's name.
+/// What happened. The variant's name is the event's name.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum What {
-    /// A reload was tried.
+    /// A reload was attempted.
     Reload {
         /// `applied`, `unchanged`, `refused` or `failed`.
         result: &'static str,
@@ -49,13 +49,13 @@ pub enum What {
         /// Why.
         reason: String,
     },
-    /// Real traffic had a backend ejected.
+    /// Failures of real traffic had a backend ejected.
     Ejected {
         /// Its pool.
         pool: String,
         /// Its address as configured.
         backend: String,
-        /// For how long, in seconds.
+        /// Duration, in seconds.
         seconds: f64,
         /// The last of the failures.
         reason: String,
@@ -67,7 +67,7 @@ pub enum What {
         /// Its address as configured.
         backend: String,
     },
-    /// A pool has another group of backends to choose from than before.
+    /// A pool now chooses from another group of backends.
     Pool {
         /// Its name.
         pool: String,
@@ -83,9 +83,9 @@ pub enum What {
         /// What was changed.
         change: String,
     },
-    /// An operator switched a part of the service off, or on again.
+    /// An operator put a part of the service into maintenance, or took it out.
     Maintenance {
-        /// Which.
+        /// The part.
         of: String,
         /// `on` (clients get 503) or `off`.
         state: &'static str,
@@ -99,68 +99,68 @@ pub enum What {
         /// What was wrong; empty when nothing was.
         error: String,
     },
-    /// Keys for signed tokens were fetched, and are others than before, or there were none to be had; or
-    /// can't be fetched.
+    /// Keys for signed tokens were fetched and differ from those before, or none were obtained; or they can't
+    /// be fetched.
     TokenKeys {
         /// The URL, without its query.
         source: String,
-        /// `fetched`, `failed` (those of before hold), `stale` (they hold no more) or `none` (there are
-        /// none yet).
+        /// `fetched`, `failed` (the earlier ones remain valid), `stale` (they are no longer valid) or `none`
+        /// (there are none yet).
         result: &'static str,
-        /// How many they are, or why there are none.
+        /// The number of keys, or why there are none.
         detail: String,
     },
     /// A server of a watched cluster has another role now.
     Role {
         /// Name of the pool.
         pool: String,
-        /// Its address as configured, or as its group says it.
+        /// Its address as configured, or as its group reports it.
         backend: String,
         /// `primary`, `secondary` or `none`.
         role: &'static str,
     },
-    /// A watched cluster has a member that no config names, or has it no more; or a name stands for another
-    /// backend, or for one no more.
+    /// A watched cluster has a new member that the config does not name, or has lost it; or a name resolves
+    /// to another backend, or no longer to one.
     Roster {
         /// Name of the pool.
         pool: String,
-        /// Its address as its group or the name's answer says it.
+        /// Its address as its group or the answer for the name has it.
         backend: String,
-        /// What became of it.
+        /// What happened to it.
         change: String,
     },
-    /// There is a primary again after one was lost, or handed over.
+    /// There is a primary again after one was lost, or after a handover.
     Failover {
         /// Name of the pool.
         pool: String,
-        /// How it went.
+        /// Details.
         #[serde(flatten)]
         receipt: Receipt,
     },
-    /// A host name stands for another address now.
+    /// A host name resolves to another address now.
     Resolved {
         /// The backend's address as configured.
         backend: String,
-        /// What it stands for.
+        /// The address that it resolves to.
         address: String,
     },
-    /// A certificate was got by ACME, or could not be, or an operator has put one there or taken it out.
+    /// A certificate was obtained by ACME or could not be, or an operator has uploaded or removed one.
     Certificate {
-        /// What it is for.
+        /// Its names.
         names: String,
         /// `issued`, `renewed`, `failed`, `uploaded` or `removed`.
         change: &'static str,
-        /// Until when it is good, what went wrong, or its file.
+        /// Its expiry, what went wrong, or its file.
         detail: String,
     },
-    /// The kernel plane takes packets at an interface, does so no more, or was found not to.
+    /// The kernel plane takes packets at an interface, or stopped, or was found not to.
     Kernel {
         /// `attached`, `detached` or `lost`.
         change: &'static str,
         /// Its name.
         interface: String,
     },
-    /// An interface that listeners are bound to is no more, or is listened at again.
+    /// An interface that listeners are bound to has disappeared, or is in use again.
     Interface {
         /// `gone` or `back`.
         change: &'static str,
@@ -169,15 +169,15 @@ pub enum What {
     },
     /// File descriptors ran out and idle connections were shed.
     DescriptorsShort {
-        /// How many.
+        /// Number of connections shed.
         shed: usize,
     },
-    /// The process goes through a change of its own life: `started`, `upgrading`, `upgrade_failed`,
-    /// `upgraded`, `draining`.
+    /// The process has entered another phase: `started`, `upgrading`, `upgrade_failed`, `upgraded`,
+    /// `draining`.
     Process {
-        /// Which.
+        /// The phase.
         phase: &'static str,
-        /// More about it.
+        /// Details.
         detail: String,
     },
 }
@@ -208,7 +208,7 @@ impl What {
     }
 }
 
-/// Where events go and come from.
+/// Distributes events.
 pub struct Bus {
     kept: Mutex<Kept>,
     live: broadcast::Sender<Event>,
@@ -227,7 +227,7 @@ impl Default for Bus {
 }
 
 impl Bus {
-    /// Tells everybody. Never blocks; nobody listening is no mistake.
+    /// Publishes an event. Never blocks; it is no error if nobody listens.
     pub fn tell(&self, what: What) {
         let mut kept = lock(&self.kept);
         kept.last_id += 1;
@@ -236,11 +236,11 @@ impl Bus {
             kept.events.pop_front();
         }
         kept.events.push_back(event.clone());
-        // Sent under the lock, so that a subscriber sees every event once: either kept or live.
+        // Sent while holding the lock, so that a subscriber gets every event once: either as kept or live.
         let _ = self.live.send(event);
     }
 
-    /// Events after number `id` that are still kept, and all that come.
+    /// Kept events after number `id`, and a receiver for all further ones.
     pub fn subscribe(&self, id: u64) -> (Vec<Event>, broadcast::Receiver<Event>) {
         let kept = lock(&self.kept);
         let missed = kept.events.iter().filter(|event| event.id > id).cloned().collect();

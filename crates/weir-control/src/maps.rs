@@ -1,9 +1,9 @@
-//! Looks at the files of maps, has those taken over that have changed, and changes lines of them.
+//! Watches the files of maps, puts changed ones in force, and changes lines in them.
 //!
-//! A file is looked at by its place on the disk, its length and its times, through links: so a rename over
-//! it, a rewrite in place and another target of a link are all seen. It is read once two looks have found the
-//! same, so that a file that is just being written is not taken half; and only what it holds then decides
-//! whether it has changed.
+//! A file is checked by its device and inode, its length and its times, following links: so a rename over it,
+//! a rewrite in place and another target of a link are all noticed. It is read once two checks in a row have
+//! found the same, so that a file is not read while it is being written; whether it has changed is then
+//! decided by its content.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -22,16 +22,16 @@ use crate::lock;
 use crate::publish::InForce;
 use crate::store;
 
-/// Between two looks.
+/// Interval between two checks.
 const LOOK: Duration = Duration::from_secs(1);
-/// Looks in a row that may find a file changed before it is told (count): it is never read like that.
+/// Number of checks in a row that may find a file changed before this is logged; it is not read meanwhile.
 const MOST_UNREST: u32 = 30;
-/// Mistakes that the log has of one version (count); `weir check` has all.
+/// Most mistakes that are logged for one version (count); `weir check` lists all of them.
 const MOST_LOGGED: usize = 20;
 
-/// Looks until the process ends. Files are read on a thread where reading may take its time.
+/// Checks the files until the process ends. They are read on a thread that may block.
 pub(crate) async fn keep(in_force: InForce, bus: Arc<Bus>) {
-    // Theirs and the thread's: where no thread is granted, what was seen before is not lost.
+    // Shared with the thread, so that nothing is lost if no thread can be started.
     let looks = Arc::new(Mutex::new(HashMap::new()));
     loop {
         tokio::time::sleep(LOOK).await;
@@ -52,7 +52,7 @@ pub(crate) async fn keep(in_force: InForce, bus: Arc<Bus>) {
     }
 }
 
-/// What tells one version of a file from another without reading it.
+/// Distinguishes versions of a file without reading it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mark {
     device: u64,
@@ -62,15 +62,15 @@ struct Mark {
     changed: (i64, i64),
 }
 
-/// What was seen of a map's file.
+/// The state of a map's file as far as it is known.
 #[derive(Default)]
 struct Look {
-    /// Of which map: another one of that name is looked at anew.
+    /// The map that this is about; another map with the same name starts afresh.
     map: Weak<Map>,
     seen: Option<Result<Mark, String>>,
-    /// Looks in a row that found something else than the one before.
+    /// Number of checks in a row that found something else than the one before.
     unrest: u32,
-    /// What was read, or why it could not be.
+    /// What was read last, or why it could not be read.
     done: Option<Result<Mark, String>>,
 }
 
@@ -87,7 +87,7 @@ impl Look {
             self.unrest += 1;
             if self.unrest == MOST_UNREST {
                 let why = format!("{path} is written all the time: it is read once two looks find the same");
-                // What was told of it before would be told again only where that has changed.
+                // An earlier result would be reported again only if the file had changed.
                 self.done = None;
                 tell(map, bus, Err(vec![why]));
             }
@@ -112,7 +112,7 @@ impl Look {
 pub enum MapLineError {
     /// No map has that name.
     NoMap(String),
-    /// The file has mistakes, or would have; says all of them.
+    /// The file has mistakes, or would have; lists all of them.
     Refused(String),
     /// The file can't be written.
     Store(io::Error),
@@ -128,8 +128,8 @@ impl fmt::Display for MapLineError {
     }
 }
 
-/// Writes a line into a map's file, or takes it out, and puts the file in force. `None` where it says so
-/// already. Waits for the disk.
+/// Writes a line into a map's file, or removes it, and puts the file in force. `None` if nothing had to be
+/// changed. Blocks on the disk.
 pub(crate) fn edit(
     map: &Map,
     bus: &Bus,
@@ -146,7 +146,7 @@ pub(crate) fn edit(
         }
         store::replace(Path::new(path), &bytes).map_err(MapLineError::Store)?;
     }
-    // Others may have changed the file a moment ago: that is in force now too.
+    // Another program may have changed the file a moment ago; its changes are put in force as well.
     tell(map, bus, take(map, bytes));
     Ok(edit)
 }
@@ -178,7 +178,7 @@ fn mark(path: &str) -> Result<Mark, String> {
     })
 }
 
-/// Whether anything has changed.
+/// Puts the content in force; returns whether it differs from before.
 fn take(map: &Map, bytes: Arc<[u8]>) -> Result<bool, Vec<String>> {
     if map.holds(&bytes) {
         map.is_as_it_was();

@@ -1,6 +1,6 @@
-//! The only writer of the snapshot: has every plane get ready, compiles, has new names resolved, puts it in
-//! force on every plane, and only then shows it to readers. What a plane can't serve is put back on all of
-//! them.
+//! The only writer of the snapshot. It makes every plane get ready, compiles, has new names resolved, puts
+//! the snapshot in force on every plane, and only then shows it to readers. If a plane can't serve it, all
+//! planes go back to the one before.
 
 use std::fmt;
 use std::io;
@@ -22,12 +22,12 @@ use crate::health::Board;
 use crate::kernel::KernelPlane;
 use crate::token_keys::Fetches;
 
-/// What is in force, for all who look at it; only [`Publisher`] changes it.
+/// The snapshot in force, for all readers; only [`Publisher`] changes it.
 #[derive(Clone, Default)]
 pub struct InForce(Arc<ArcSwapOption<Snapshot>>);
 
 impl InForce {
-    /// A snapshot that nobody has published.
+    /// A snapshot that was not published.
     #[cfg(test)]
     pub(crate) fn of(snapshot: Snapshot) -> InForce {
         InForce(Arc::new(ArcSwapOption::from_pointee(snapshot)))
@@ -44,39 +44,39 @@ pub struct Publisher {
     in_force: InForce,
     kernel: Arc<KernelPlane>,
     planes: Vec<Arc<dyn Plane>>,
-    /// Copies of each counter.
+    /// Number of copies of each counter.
     workers: usize,
     followers: Arc<Followers>,
     tickets: Arc<TicketKeys>,
-    /// Held over a whole publication, so that two never interleave; the next waits.
+    /// Held during a whole publication, so that two never interleave; the next one waits.
     turn: Mutex<()>,
 }
 
 /// The planes that serve.
 pub struct Planes {
-    /// The kernel's, which takes its listeners before the others are asked.
+    /// The kernel plane, which chooses its listeners before the others are asked.
     pub kernel: Arc<KernelPlane>,
     /// All others.
     pub others: Vec<Arc<dyn Plane>>,
 }
 
-/// What goes along with the snapshot: the addresses of its names, and the probes of its backends.
+/// What follows the snapshot: name resolution, probes, and others.
 pub struct Followers {
-    /// Names.
+    /// Name resolution.
     pub names: Names,
     /// Probes.
     pub board: Arc<Board>,
-    /// Roles of servers that replicate to each other.
+    /// Roles of servers that replicate from each other.
     pub watch: Watch,
-    /// Certificates on order.
+    /// Certificates to order.
     pub orders: Orders,
-    /// Keys for tokens.
+    /// Keys for signed tokens.
     pub token_keys: Fetches,
 }
 
 impl Followers {
-    /// Makes a snapshot ready to be served, with the backends that its names stand for: one whose name is
-    /// still to be resolved when the first request comes would be a backend that fails.
+    /// Prepares a snapshot to be served, with the backends that its names resolve to: a backend whose name
+    /// were still to be resolved when the first request arrives would count as failed.
     async fn prepare(&self, snapshot: Arc<Snapshot>) -> Arc<Snapshot> {
         self.names.adopt(&snapshot);
         self.names.first_answers(None).await;
@@ -85,7 +85,7 @@ impl Followers {
         snapshot
     }
 
-    /// As [`Self::prepare`], for the backend that a pool gets.
+    /// As [`Self::prepare`], for the backend that is added to a pool.
     async fn prepare_change(&self, change: &PoolChange) {
         let Some(backend) = &change.added else { return };
         self.names.add(&change.pool().config.name, backend);
@@ -93,7 +93,7 @@ impl Followers {
         self.board.settle_name_of(change.pool(), backend);
     }
 
-    /// Lets name resolution, probes, orders and fetches follow a snapshot that is in force.
+    /// Makes name resolution, probes, orders and fetches follow a snapshot that is in force.
     fn follow(&self, snapshot: &Snapshot) {
         self.names.adopt(snapshot);
         self.board.adopt(snapshot);
@@ -103,8 +103,8 @@ impl Followers {
         self.names.look_again(None);
     }
 
-    /// As [`Self::follow`], for a change that is in force. What is not about its backend goes on as if
-    /// nothing had happened.
+    /// As [`Self::follow`], for a change that is in force. What does not concern its backend continues
+    /// undisturbed.
     fn follow_change(&self, change: &PoolChange) {
         if let Some(backend) = &change.removed {
             self.names.remove(backend);
@@ -118,23 +118,23 @@ impl Followers {
         if change.removed.is_some() {
             self.names.look_again(Some(&pool.config.name));
         }
-        // What probes and the watch found out since the pool was made was told to the one before.
+        // What probes and the watch have found out since the pool was made was applied to its predecessor.
         pool.refresh(clock::now());
     }
 }
 
-/// A config that was not put in force. What was in force before still is.
+/// A config that was not put in force. The one before remains in force.
 #[derive(Debug)]
 pub enum PublishError {
-    /// A plane can't serve it, most often because a listening socket did not come about; nothing was touched.
+    /// A plane can't serve it, mostly because a listening socket could not be opened; nothing was changed.
     Stage(StageError),
-    /// Files that TLS needs can't be used; nothing was touched.
+    /// Files for TLS can't be used; nothing was changed.
     Tls(Vec<LoadError>),
-    /// A plane did not take the snapshot; the one before was put back on all of them.
+    /// A plane did not accept the snapshot; all of them went back to the one before.
     Apply {
-        /// Which.
+        /// The plane.
         plane: &'static str,
-        /// What happened.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -160,8 +160,8 @@ impl std::error::Error for PublishError {}
 
 impl Publisher {
     /// Puts the first config in force on the kernel plane and on `planes`, and shows it in `in_force`.
-    /// `carried` is what an earlier process knew about the backends, `workers` the number of copies that
-    /// counters have.
+    /// `carried` is what an earlier process knew about the backends; `workers` is the number of copies of
+    /// each counter.
     pub async fn start(
         Planes { kernel, others: mut planes }: Planes,
         workers: usize,
@@ -197,24 +197,24 @@ impl Publisher {
         Ok(())
     }
 
-    /// What is in force, for who looks at it for itself.
+    /// The snapshot in force, for readers that look at it repeatedly.
     pub fn in_force(&self) -> InForce {
         self.in_force.clone()
     }
 
-    /// What is in force now.
+    /// The snapshot in force now.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.in_force.snapshot().expect("a publisher is there once the first snapshot is in force")
     }
 
-    /// The keys that session tickets are sealed with.
+    /// The keys that seal session tickets.
     pub fn tickets(&self) -> &TicketKeys {
         &self.tickets
     }
 
-    /// Puts in force the config that `choose` makes of the one in force at that moment. Publications queue:
-    /// each sees the one before it complete. `Ok(None)` when `choose` gives nothing to do. Weights that were
-    /// set by hand give way to the config's. Backends that were found are in neither config, and stay.
+    /// Puts in force the config that `choose` makes from the current one. Publications queue, so each sees
+    /// the one before it completed. `Ok(None)` when `choose` has nothing to do. Weights that were set at run
+    /// time are replaced by the config's. Discovered backends are in neither config, and stay.
     pub async fn publish<E: From<PublishError>>(
         &self,
         choose: impl FnOnce(&Config) -> Result<Option<Arc<Config>>, E>,
@@ -235,15 +235,15 @@ impl Publisher {
         drop(changes);
         tell_dropped(&before, &snapshot);
         self.followers.follow(&snapshot);
-        // Whoever waits for a backend looks again: there may be more of them, or none any more.
+        // Requests that wait for a backend look again: there may be more backends, or none any more.
         for pool in before.pools.iter().chain(&snapshot.pools) {
             pool.queue.call_all();
         }
         Ok(Some(snapshot))
     }
 
-    /// Puts in force what `change` makes of the snapshot in force at that moment: one pool with other
-    /// backends. Reads no file, binds no socket, and touches nothing of any other pool.
+    /// Puts in force what `change` makes of the current snapshot: one pool with other backends. Reads no
+    /// file, binds no socket, and affects no other pool.
     pub async fn change_pool<E: From<PublishError>>(
         &self,
         change: impl FnOnce(&Snapshot) -> Result<PoolChange, E>,
@@ -263,7 +263,8 @@ impl Publisher {
         Ok(change.snapshot)
     }
 
-    /// Has the planes bind anew where interfaces have come back. What is in force stays the very same.
+    /// Makes the planes bind their sockets again where interfaces have come back. The snapshot stays the
+    /// same.
     pub async fn rebind(&self) -> Result<(), PublishError> {
         let _turn = self.turn.lock().await;
         let before = self.snapshot();
@@ -277,7 +278,7 @@ impl Publisher {
         Loaded::load(config, &self.tickets, challenges).map_err(PublishError::Tls)
     }
 
-    /// Has every plane get ready; when one can't, the others give up what they have got.
+    /// Makes every plane get ready; if one can't, the others release what they have acquired.
     async fn stage<'p>(&'p self, next: Next<'p>) -> Result<Vec<StagedOn<'p>>, PublishError> {
         let mut changes = Vec::with_capacity(self.planes.len());
         for plane in &self.planes {
@@ -287,8 +288,8 @@ impl Publisher {
         Ok(changes)
     }
 
-    /// Has every plane serve `snapshot`, and shows it to readers. When one can't, all that were asked to
-    /// serve `before` again, the last one first.
+    /// Makes every plane serve `snapshot`, and shows it to readers. If one can't, all that were asked serve
+    /// `before` again, the last one first.
     async fn apply(
         &self,
         changes: &mut [StagedOn<'_>],
@@ -312,7 +313,7 @@ impl Publisher {
     }
 }
 
-/// Says in the log which backends that the API had added lastingly `after` cannot have any more.
+/// Logs which backends, permanently added through the API, `after` no longer has.
 fn tell_dropped(before: &Snapshot, after: &Snapshot) {
     for pool in &before.pools {
         for backend in pool.backends.iter().filter(|it| it.origin == Origin::Api) {
@@ -329,7 +330,7 @@ fn tell_dropped(before: &Snapshot, after: &Snapshot) {
     }
 }
 
-/// A change staged on a plane, and which plane it is.
+/// A change staged on a plane, and the name of the plane.
 struct StagedOn<'p> {
     plane: &'static str,
     change: Box<dyn StagedChange + 'p>,

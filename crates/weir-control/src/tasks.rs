@@ -1,4 +1,4 @@
-//! Tasks that may not end in silence.
+//! Tasks whose panic must not go unnoticed.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -8,26 +8,25 @@ use std::time::Duration;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::task::JoinSet;
 
-/// Before a task that ended by a panic begins again, at first. What it was about may be a primary that is
-/// gone.
+/// First pause before a task that panicked is restarted. The task may be needed for a failover.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The pause doubles up to this: what goes wrong each time says so in the log no more often.
+/// The pause doubles up to this: a task that panics each time logs it no more often.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
-/// Tasks of the control side that ended by a mistake of Weir's own, since the start of the process (count).
+/// Tasks of the control side that panicked since the start of the process (count).
 pub fn panics() -> u64 {
     PANICS.load(Ordering::Relaxed)
 }
 
-/// Counts a task that ended so and does not begin again by itself.
+/// Counts a task that panicked and is not restarted.
 pub(crate) fn count_panic() {
     PANICS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Runs what `begin` gives until it ends by itself. Where it ends by a panic, says that of the `task`, and
-/// begins again after a pause. Dropped, it takes the task with it.
+/// Runs the future from `begin` until it completes. If it panics, logs that with the name of the `task`, and
+/// starts again after a pause. Dropping this also ends the task.
 pub(crate) async fn keep_on<F>(task: String, begin: impl Fn() -> F)
 where
     F: Future<Output = ()> + Send + 'static,
@@ -41,8 +40,8 @@ where
     .await;
 }
 
-/// Spawns what `begin` gives of where it `hears` of something, as [`keep_on`] runs it. What it has not heard
-/// of when it ends by a panic, it hears of when it begins again.
+/// Spawns what `begin` makes with a receiver, as [`keep_on`] runs it. Messages that were not received when it
+/// panics are received after the restart.
 pub(crate) fn spawn_hearing<H, F>(
     task: &'static str,
     hears: H,
@@ -59,7 +58,7 @@ pub(crate) fn spawn_hearing<H, F>(
     tokio::spawn(keep_on(task.to_owned(), begin));
 }
 
-/// As [`keep_on`], where a panic is another matter: awaits `pause`, which is told how many there were in this
+/// As [`keep_on`], with another reaction to a panic: awaits `pause`, which gets the number of panics in this
 /// run.
 pub(crate) async fn keep_on_after<F, P>(begin: impl Fn() -> F, pause: impl Fn(u32) -> P)
 where

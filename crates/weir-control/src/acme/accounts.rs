@@ -17,15 +17,15 @@ use super::holds::{Holds, Pass};
 use super::schedule::Blame;
 use crate::store::{self, Lock};
 
-/// The account's file.
+/// The content of an account's file.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     contact: Vec<String>,
-    /// [`AccountCredentials`], as they stand in the file: by them one account is told from the next.
+    /// [`AccountCredentials`] as in the file; they distinguish one account from another.
     credentials: Value,
 }
 
-/// An account that can be used.
+/// An account that is ready for use.
 struct Open {
     account: Account,
     credentials: Value,
@@ -33,15 +33,15 @@ struct Open {
 
 /// The account with one authority.
 pub struct Accounts<'a> {
-    /// What the config says.
+    /// The config.
     pub acme: &'a Acme,
-    /// The way to the authority.
+    /// The client for the authority.
     pub client: Client,
-    /// Who may place no orders now.
+    /// The accounts that may place no orders now.
     pub holds: &'a Holds,
 }
 
-/// An order, and who has placed it.
+/// An order, and the account that placed it.
 pub struct Placed {
     /// The order.
     pub order: Order,
@@ -58,7 +58,7 @@ impl Accounts<'_> {
         self.folder().join("account.json")
     }
 
-    /// The account that is kept; `None` when there is none yet.
+    /// The stored account; `None` when there is none yet.
     pub async fn kept(&self) -> Result<Option<Account>, Failure> {
         Ok(match self.read()? {
             Some(kept) => Some(self.open(kept.credentials).await?.account),
@@ -85,9 +85,11 @@ impl Accounts<'_> {
         Ok(Open { account, credentials })
     }
 
-    /// The account that is kept, or a new one. Held against others meanwhile, who would make another.
+    /// The stored account, or a new one. Holds the lock meanwhile, so that other processes do not make
+    /// another.
     async fn any(&self, pass: &Pass) -> Result<Open, Failure> {
-        // Nothing is to be written: many orders need not wait for each other.
+        // Reads without the lock, since nothing has to be written, so that orders need not wait for each
+        // other.
         if let Some(kept) = self.read()?.filter(|kept| kept.contact == self.acme.contact) {
             return self.open(kept.credentials).await;
         }
@@ -104,7 +106,7 @@ impl Accounts<'_> {
             return Ok(open);
         }
         self.holds.still(&self.folder(), pass)?;
-        // To name a directory is to agree to its terms.
+        // Configuring a directory implies agreement to its terms of service.
         let wanted =
             NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
         let builder = Account::builder_with_http(Box::new(self.client.clone()));
@@ -131,7 +133,7 @@ impl Accounts<'_> {
         store::write(self.path(), text).await.map_err(|error| Failure::store(&error))
     }
 
-    /// Removes the account that the authority does not know, unless another one is there by now.
+    /// Removes the stored account, which the authority does not know, unless it was replaced meanwhile.
     async fn forget(&self, unknown: &Value) -> Result<(), Failure> {
         let _lock = self.lock().await?;
         if self.read()?.is_none_or(|kept| kept.credentials != *unknown) {
@@ -144,7 +146,7 @@ impl Accounts<'_> {
         store::remove(&self.path()).map_err(|error| Failure::store(&error))
     }
 
-    /// Places an order; once more, with a new account, when the authority does not know ours any more.
+    /// Places an order; tries once more with a new account if the authority no longer knows ours.
     pub async fn order(&self, replaces: Option<&Identity>) -> Result<Placed, Failure> {
         let names: Vec<Identifier> = self.acme.domains.iter().cloned().map(Identifier::Dns).collect();
         let pass = self.holds.pass(&self.folder())?;
@@ -162,8 +164,8 @@ impl Accounts<'_> {
         Ok(Placed { order, account: open.account.id().to_owned() })
     }
 
-    /// What the authority has against an order or an account; holds the account where it says that it has
-    /// had too much of it.
+    /// Converts an authority's error about an order or account; puts the account on hold if the error is a
+    /// rate limit.
     fn refused(&self, error: Error) -> Failure {
         let Error::Api(problem) = &error else { return error.into() };
         let said = failure::say(problem);
@@ -188,14 +190,14 @@ impl Accounts<'_> {
     }
 }
 
-/// An order that says what it replaces, or a plain one where that is not taken: a hint is all that it is (RFC
-/// 9773 section 5).
+/// Places an order that names the certificate it replaces, or a plain one if that is not accepted, since it
+/// is only a hint (RFC 9773 section 5).
 async fn place(account: &Account, names: &[Identifier], replaces: Option<&Identity>) -> Result<Order, Error> {
     if let Some(identity) = replaces {
         let order = NewOrder::new(names).replaces(identifier(identity));
         match account.new_order(&order).await {
             Err(Error::Other(inner)) if inner.is::<Away>() => return Err(Error::Other(inner)),
-            // It would say so again, and count it.
+            // The authority would refuse again, and count it.
             Err(Error::Api(problem)) if failure::is_no_account(&problem) || failure::is_limit(&problem) => {
                 return Err(problem.into());
             }
@@ -209,7 +211,7 @@ async fn place(account: &Account, names: &[Identifier], replaces: Option<&Identi
     account.new_order(&NewOrder::new(names)).await
 }
 
-/// By what an authority is asked about a certificate.
+/// The identifier by which an authority is asked about a certificate.
 pub fn identifier(identity: &Identity) -> CertificateIdentifier<'static> {
     CertificateIdentifier::new(identity.authority_key.as_slice().into(), identity.serial.as_slice().into())
         .into_owned()

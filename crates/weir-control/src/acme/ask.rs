@@ -1,5 +1,5 @@
-//! Asks the operator's service whether a name may have a certificate: one request on a connection of its own,
-//! with bounds on time and size.
+//! Asks the operator's service whether a name may have a certificate: one request on its own connection, with
+//! limits on time and size.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -16,13 +16,13 @@ use weir_tls::ClientTls;
 
 use crate::{lock, outgoing};
 
-/// Asks one service.
+/// A client for one service.
 pub struct Service {
-    /// Where; without the question.
+    /// Its URL, without the name.
     url: String,
     timeout: Duration,
     ca: Option<PathBuf>,
-    /// Made when it is first needed: it may read all authorities of the system.
+    /// Made when first needed, since it may read all authorities of the system.
     tls: Mutex<Option<Arc<ClientTls>>>,
 }
 
@@ -32,16 +32,16 @@ impl Service {
         Service { url, timeout: settings.ask_timeout, ca, tls: Mutex::default() }
     }
 
-    /// Has the authorities read again when they are needed: their file may be another.
+    /// Makes the authorities be read again when next needed: their file may have changed.
     pub fn forget(&self) {
         *lock(&self.tls) = None;
     }
 
-    /// Whether `name`, which is a host name, may have a certificate. A redirect is a no: what it leads to is
-    /// not what the operator has named.
+    /// Whether `name`, which is a host name, may have a certificate. A redirect means no, since its target is
+    /// not what the operator configured.
     ///
     /// # Errors
-    /// The service did not answer in time, or said that it can't.
+    /// The service did not answer in time, or answered that it can't tell.
     pub async fn allows(&self, name: &str) -> Result<bool, Unanswered> {
         let asked = tokio::time::timeout(self.timeout, self.ask(name)).await;
         let asked = asked.unwrap_or_else(|_| Err(format!("no answer within {:?}", self.timeout)));
@@ -58,7 +58,7 @@ impl Service {
         let stream = outgoing::connect(&uri, tls.as_deref()).await?;
         let request = Request::get("/").header(ACCEPT, "*/*").body(Empty::<Bytes>::new());
         let request = request.map_err(|error| error.to_string())?;
-        // What is behind the head is not read.
+        // Nothing after the head is read.
         outgoing::ask(stream, &uri, request, async |answer| Ok::<_, Infallible>(answer.status())).await
     }
 
@@ -72,7 +72,7 @@ impl Service {
     }
 }
 
-/// The URL with the question. A host name needs no escapes.
+/// The URL with the name added. A host name needs no escaping.
 fn question(url: &str, name: &str) -> Result<Uri, String> {
     let joint = match url.split_once('?') {
         None => "?",
@@ -82,7 +82,7 @@ fn question(url: &str, name: &str) -> Result<Uri, String> {
     format!("{url}{joint}domain={name}").parse().map_err(|error: http::uri::InvalidUri| error.to_string())
 }
 
-/// No answer, and why not, for people.
+/// The service gave no answer; the reason in readable form.
 #[derive(Debug)]
 pub struct Unanswered(String);
 

@@ -1,5 +1,5 @@
-//! HTTP towards a certificate authority: one connection for each request, over TLS that is verified, with
-//! bounds on time and size.
+//! An HTTP client for certificate authorities: one connection for each request, over verified TLS, with
+//! limits on time and size.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -20,29 +20,30 @@ use weir_tls::{ClientTls, LoadError};
 
 use crate::{lock, outgoing};
 
-/// For one request, from the look-up of the name to the last byte of the answer.
+/// Longest time for one request, from name resolution to the last byte of the answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Longest answer: a chain of certificates has some KiB.
+/// Longest answer, in bytes: a certificate chain has some KiB.
 const ANSWER_BYTES: usize = 1 << 20;
-/// Longest wait that an authority may ask for: moments further than clocks go are no moments.
+/// Longest wait that an authority may ask for; later times may not be representable by the clock.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
-/// Longest time between two looks at an order: an authority that asks for more would have it time out.
+/// Longest interval between two polls of an order: if an authority could ask for more, the order would time
+/// out.
 const LONGEST_LOOK: Duration = Duration::from_secs(5);
-/// How long an answer is good that does not say (RFC 9773 section 4.3 requires that it does).
+/// How long an answer without `retry-after` is valid, in seconds (RFC 9773 section 4.3 requires that field).
 const GOOD_FOR: &str = "21600";
 
-/// Speaks with one authority.
+/// A client for one authority.
 #[derive(Clone)]
 pub struct Client {
     tls: Arc<ClientTls>,
-    /// How long the last answer that said no asked us to wait.
+    /// The wait that the last refusal asked for.
     asked_for: Arc<Mutex<Option<Duration>>>,
-    /// Whether the last request has had no answer.
+    /// Whether the last request got no answer.
     is_away: Arc<AtomicBool>,
 }
 
 impl Client {
-    /// Believes the authorities in `ca`, or the system's.
+    /// Trusts the authorities in `ca`, or the system's.
     ///
     /// # Errors
     /// They can't be read.
@@ -52,12 +53,12 @@ impl Client {
         Ok(Client { tls: Arc::new(tls), asked_for: Arc::default(), is_away: Arc::default() })
     }
 
-    /// How long the last answer that said no asked us to wait.
+    /// The wait that the last refusal asked for.
     pub fn asked_for(&self) -> Option<Duration> {
         *lock(&self.asked_for)
     }
 
-    /// Whether the authority has not answered the last request.
+    /// Whether the authority did not answer the last request.
     pub fn is_away(&self) -> bool {
         self.is_away.load(Ordering::Relaxed)
     }
@@ -79,7 +80,7 @@ impl Client {
         uri: &Uri,
         mut request: Request<BodyWrapper<Bytes>>,
     ) -> Result<Response<Full<Bytes>>, String> {
-        // What a directory names elsewhere must be reached as safely as the directory itself.
+        // URLs in a directory must be as secure as that of the directory itself.
         if uri.scheme_str() != Some("https") {
             return Err(format!("{uri} is not an https URL"));
         }
@@ -101,7 +102,7 @@ impl HttpClient for Client {
     ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
         let client = self.clone();
         Box::pin(async move {
-            // All that is about accounts and orders; what is known by itself is asked for by GET.
+            // Everything about accounts and orders is sent by POST; public resources are fetched by GET.
             let is_of_order = request.method() == Method::POST;
             let mut answer = client.ask(request).await.map_err(|away| Error::Other(Box::new(away)))?;
             let said = answer.headers().get(RETRY_AFTER).and_then(|said| said.to_str().ok());
@@ -128,19 +129,19 @@ impl HttpClient for Client {
     }
 }
 
-/// The wait that an authority asks for in seconds, no longer than [`LONGEST_WAIT`]; `None` where it names a
-/// moment, or nothing that could be one.
+/// The wait in seconds that an authority asks for, at most [`LONGEST_WAIT`]; `None` if it is a date or
+/// malformed.
 fn bounded_wait(said: &str) -> Option<Duration> {
     let said = said.trim();
     if said.is_empty() || !said.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    // What is no number for being too long is a long wait.
+    // Digits that overflow mean a long wait.
     let seconds = said.parse().unwrap_or(u64::MAX);
     Some(Duration::from_secs(seconds).min(LONGEST_WAIT))
 }
 
-/// No answer of the authority, or one that says it can't answer.
+/// The authority did not answer, or answered that it is unavailable.
 #[derive(Debug)]
 pub struct Away {
     from: String,

@@ -1,4 +1,4 @@
-//! How an attempt to get a certificate failed.
+//! Why an attempt to obtain a certificate failed.
 
 use std::fmt;
 use std::io;
@@ -11,30 +11,30 @@ use super::client::Away;
 use super::order::VALIDATION;
 use super::schedule::Blame;
 
-/// Of what an authority says, so much is told, bytes: it may say anything, at any length.
+/// How much of an authority's message is reported, in bytes: it may have any length.
 const SAID_BYTES: usize = 1 << 10;
-/// Longest reason, bytes.
+/// Longest reason, in bytes.
 const REASON_BYTES: usize = 2 << 10;
 
-/// What problem documents say of an account that the authority does not know, of limits, and of accounts that
-/// may do nothing (RFC 8555 section 6.7).
+/// Problem types for an account that the authority does not know, for rate limits, and for unauthorized
+/// accounts (RFC 8555 section 6.7).
 const NO_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
 const LIMITED: &str = "urn:ietf:params:acme:error:rateLimited";
 const UNAUTHORIZED: &str = "urn:ietf:params:acme:error:unauthorized";
 
-/// An attempt that came to nothing.
+/// A failed attempt.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// Whom it is to be laid to.
+    /// The kind of failure.
     pub blame: Blame,
-    /// What happened, for people: one line of a bounded length.
+    /// What happened, in readable form: one line of limited length.
     pub reason: Arc<str>,
-    /// For how long we were asked not to try again.
+    /// How long the authority asked us to wait before trying again.
     pub asked_for: Option<Duration>,
 }
 
 impl Failure {
-    /// A failure for this reason, which is cut where it is too long.
+    /// A failure with this reason, which is cut if it is too long.
     pub fn new(blame: Blame, reason: impl AsRef<str>) -> Failure {
         Failure { blame, reason: cut(reason.as_ref(), REASON_BYTES).into(), asked_for: None }
     }
@@ -70,7 +70,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// A problem document in a line of a bounded length: what, and its kind.
+/// A problem document as one line of limited length: its description and type.
 pub(super) fn say(problem: &Problem) -> String {
     let kind = problem.r#type.as_deref().unwrap_or("no type");
     let kind = kind.strip_prefix("urn:ietf:params:acme:error:").unwrap_or(kind);
@@ -80,20 +80,20 @@ pub(super) fn say(problem: &Problem) -> String {
     cut(&said, SAID_BYTES)
 }
 
-/// The beginning of a text, at most so many bytes, in one line: it may be the authority's own words, which
-/// must not look like lines of ours.
+/// The beginning of a text, at most this many bytes, as one line: it may come from the authority, and must
+/// not look like log lines of ours.
 fn cut(text: &str, most: usize) -> String {
     let end = text.floor_char_boundary(most);
     let more = if end < text.len() { "…" } else { "" };
     text[..end].replace(['\r', '\n'], " ") + more
 }
 
-/// The account is one that the authority does not know.
+/// The authority does not know the account.
 pub(super) fn is_no_account(problem: &Problem) -> bool {
     problem.r#type.as_deref() == Some(NO_ACCOUNT)
 }
 
-/// The account may not do that; it may be one that was deactivated.
+/// The account is not authorized; it may have been deactivated.
 pub(super) fn is_unauthorized(problem: &Problem) -> bool {
     problem.r#type.as_deref() == Some(UNAUTHORIZED)
 }
@@ -103,13 +103,13 @@ pub(super) fn is_limit(problem: &Problem) -> bool {
     problem.r#type.as_deref() == Some(LIMITED) || problem.status == Some(429)
 }
 
-/// What was asked for is there no more.
+/// The requested resource no longer exists.
 pub(super) fn is_gone(problem: &Problem) -> bool {
     is_no_account(problem) || matches!(problem.status, Some(404 | 410))
 }
 
-/// Whether a limit is said to be one on these domains, and not one on all that the account does. No kind of
-/// problem tells them apart: those on domains name one of them, or the domain above it that is registered.
+/// Whether a rate limit is about these domains, and not about the whole account. The problem type is the
+/// same: messages about domains mention one of them, or its registered parent domain.
 pub(super) fn is_limit_on(problem: &Problem, domains: &[String]) -> bool {
     let said = say(problem).to_ascii_lowercase();
     let is_other = |c: char| !c.is_ascii_alphanumeric() && !matches!(c, '.' | '-');

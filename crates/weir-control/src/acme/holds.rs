@@ -1,5 +1,5 @@
-//! Accounts that place no orders for a time, because the authority has said so to one of them: it would say
-//! it to all others, and count them.
+//! Accounts on hold: they place no orders for some time because the authority has refused one for a rate
+//! limit. It would refuse all others, and count them.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -10,14 +10,14 @@ use super::failure::Failure;
 use super::schedule::Blame;
 use crate::lock;
 
-/// Longest time without any try (an authority may ask for days, and what is known of its limits is a sentence
-/// for people), and the time where it says none.
+/// Longest time without any attempt (an authority may ask for days, and its limits are only described in
+/// text), and the time if it names none.
 const LONGEST: Duration = Duration::from_secs(3600);
 const SHORTEST: Duration = Duration::from_secs(60);
-/// How long others wait for what comes of the first that tries again.
+/// How long other orders wait for the result of the first one after a hold.
 const FIRST_TRY: Duration = Duration::from_secs(30);
 
-/// Which accounts are held, by their folders in the store. One for a process.
+/// Accounts on hold, by their folders in the store. One for the process.
 #[derive(Default)]
 pub struct Holds(Mutex<HashMap<PathBuf, Held>>);
 
@@ -25,19 +25,20 @@ struct Held {
     until: Instant,
     /// What the authority said.
     reason: Arc<str>,
-    /// How often it was said, to tell one time from the next.
+    /// Number of the hold, to tell one from the next.
     count: u64,
 }
 
-/// An account may try; knows which hold was the last.
+/// Permission for an account to try; contains the number of the last hold.
 #[must_use = "whoever has waited since asks whether it is good still"]
 pub struct Pass(u64);
 
 impl Holds {
-    /// Lets an account try. When a hold ends, one goes first, and the others wait for what comes of it.
+    /// Permits an attempt for an account. When a hold ends, one order goes first, and the others wait for its
+    /// result.
     ///
     /// # Errors
-    /// It is held; says why and for how long.
+    /// The account is on hold; says why and for how long.
     pub fn pass(&self, account: &Path) -> Result<Pass, Failure> {
         let (mut all, now) = (lock(&self.0), Instant::now());
         let Some(held) = all.get_mut(account) else { return Ok(Pass(0)) };
@@ -48,10 +49,10 @@ impl Holds {
         Ok(Pass(held.count))
     }
 
-    /// Whether a pass is good still, after a wait for others.
+    /// Whether a pass is still valid, after waiting for others.
     ///
     /// # Errors
-    /// The account is held since; says why and for how long.
+    /// The account has been put on hold since; says why and for how long.
     pub fn still(&self, account: &Path, pass: &Pass) -> Result<(), Failure> {
         let (all, now) = (lock(&self.0), Instant::now());
         match all.get(account) {
@@ -60,7 +61,7 @@ impl Holds {
         }
     }
 
-    /// Holds an account, for as long as it was asked for within bounds. Gives for how long.
+    /// Puts an account on hold, for the time that was asked for, within limits. Returns the time.
     pub fn hold(&self, account: &Path, asked_for: Option<Duration>, reason: Arc<str>) -> Duration {
         let wait = asked_for.unwrap_or(SHORTEST).min(LONGEST);
         let mut all = lock(&self.0);
@@ -69,12 +70,12 @@ impl Holds {
         wait
     }
 
-    /// Lets an account go for which an order was placed.
+    /// Ends the hold of an account for which an order was placed.
     pub fn lift(&self, account: &Path) {
         lock(&self.0).remove(account);
     }
 
-    /// Has every account try again: an operator wants to see something done.
+    /// Lets every account try again at once, on an operator's request.
     pub fn hasten(&self) {
         let now = Instant::now();
         lock(&self.0).values_mut().for_each(|held| held.until = now);
@@ -84,7 +85,7 @@ impl Holds {
 impl Held {
     fn failure(&self, now: Instant) -> Failure {
         let reason = format!("not asked, for the authority has said of another name: {}", self.reason);
-        // Not all come back in the same moment.
+        // Spreads the retries a little.
         let wait = self.until.saturating_duration_since(now).mul_f64(1.0 + super::draw() / 10.0);
         Failure { asked_for: Some(wait), ..Failure::new(Blame::Held, reason) }
     }

@@ -1,10 +1,9 @@
-//! Certificates that are got and renewed by ACME (RFC 8555): what is ordered when, and what has come of it.
+//! Certificates that are obtained and renewed by ACME (RFC 8555): when to order them, and the results.
 //!
-//! One task for each certificate, however many listeners serve it. A new certificate is written to the store
-//! first, and then taken up from there by the listeners, as it is after a restart; no snapshot is published
-//! for it and no connection notices. Challenges reach the workers by [`Challenges`], which they look into.
-//! Start reading at [`Orders::adopt`], then at [`keep`]. What
-//! clients ask for is ordered by `on_demand`.
+//! There is one task for each certificate, however many listeners serve it. A new certificate is first
+//! written to the store; the listeners then load it from there, as after a restart. No snapshot is published
+//! for it, and no connection is affected. Workers look up challenges in [`Challenges`]. Start reading at
+//! [`Orders::adopt`], then at [`keep`]. `on_demand` orders certificates that clients ask for.
 
 mod accounts;
 mod ask;
@@ -48,16 +47,16 @@ use crate::store;
 use crate::tasks;
 use crate::timestamp::Timestamp;
 
-/// Longest sleep: the wall clock, which certificates go by, may be set meanwhile, and another process may
-/// have renewed the certificate.
+/// Longest sleep: meanwhile the wall clock, which determines expiry, may be set, and another process may have
+/// renewed the certificate.
 const NAP: Duration = Duration::from_secs(600);
-/// Room for a key and its chain, bytes; chains have some KiB.
+/// Disk space to reserve for a key and its chain, in bytes; chains have some KiB.
 const PEM_BYTES: usize = 32 << 10;
-/// From an order's first word to its last, besides the time for records to get about; an authority that
-/// dawdles is asked again later.
+/// Longest time for an order, not counting the time until DNS records are visible; a slow authority is asked
+/// again later.
 const ORDER_TIME: Duration = Duration::from_secs(300);
 
-/// All certificates on order.
+/// All certificates that are ordered.
 pub struct Orders {
     orders: Mutex<HashMap<PathBuf, Running>>,
     demands: Demands,
@@ -79,11 +78,11 @@ impl Drop for Running {
     }
 }
 
-/// What is ordered, and how.
+/// What to order, and how.
 #[derive(Clone, PartialEq, Eq)]
 struct Wanted {
     acme: Acme,
-    /// The ways to prove a domain that are open to us.
+    /// The challenge types that can be used.
     ways: Vec<AcmeChallenge>,
 }
 
@@ -92,12 +91,12 @@ struct Shared {
     standing: Mutex<Standing>,
     listeners: Mutex<Vec<Arc<ServerTls>>>,
     hasten: Notify,
-    /// What came and could not be written, key and chain, PEM: it is served, and not ordered again.
+    /// A certificate that could not be written, key and chain as PEM: it is served, and not ordered again.
     unwritten: Mutex<Option<String>>,
 }
 
 impl Shared {
-    /// Has the listeners serve what is stored in `file`, or would be.
+    /// Makes the listeners serve what is stored in `file`, or could not be written there.
     fn take_up(&self, file: &Path) {
         let unwritten = lock(&self.unwritten);
         for listener in lock(&self.listeners).iter() {
@@ -112,44 +111,44 @@ impl Shared {
     }
 }
 
-/// How one order stands.
+/// The state of one order.
 #[derive(Clone, Debug, Default)]
 pub struct Standing {
     /// When the next attempt is due, if one is planned.
     pub next: Option<SystemTime>,
-    /// Whether an attempt is being made.
+    /// Whether an attempt is in progress.
     pub is_ordering: bool,
-    /// When the certificate was got, by this process or before it.
+    /// When the certificate was obtained, by this process or an earlier one.
     pub came: Option<SystemTime>,
-    /// Certificates got by this process.
+    /// Certificates obtained by this process.
     pub issued_count: u64,
     /// Attempts that failed, by [`Blame`].
     pub failed_counts: [u64; Blame::ALL.len()],
-    /// Attempts that failed since the last one that did not.
+    /// Failed attempts since the last success.
     pub failures_in_a_row: u32,
-    /// Why the last attempt failed; empty when it did not.
+    /// Why the last attempt failed; empty if it did not.
     pub error: Arc<str>,
-    /// Whether the authority could not be spoken with at the end of the last attempt.
+    /// Whether the authority could not be reached at the end of the last attempt.
     pub is_unreachable: bool,
-    /// Whether nothing was tried, because the authority has refused all orders of the account for a time.
+    /// Whether nothing was tried, because the authority has refused all orders of the account for some time.
     pub is_held: bool,
 }
 
-/// How one order stands, in the status.
+/// The state of one order as the status shows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct OrderStatus {
     /// The certificate authority's directory.
     pub directory: String,
     /// `ordering`, `failing`, `issued`, or `waiting` before the first attempt.
     pub state: String,
-    /// When it will be renewed, or tried again; `None` while it is ordered.
+    /// When it will be renewed, or tried again; `None` while it is being ordered.
     pub next: Option<Timestamp>,
-    /// Why the last attempt failed; empty when it did not.
+    /// Why the last attempt failed; empty if it did not.
     pub error: String,
 }
 
 impl Standing {
-    /// In the status.
+    /// For the status.
     pub fn status(&self, acme: &Acme) -> OrderStatus {
         let state = match self {
             Standing { is_ordering: true, .. } => "ordering",
@@ -167,19 +166,18 @@ impl Standing {
 }
 
 impl Orders {
-    /// None yet.
+    /// Without orders.
     pub fn new(bus: Arc<Bus>) -> Orders {
         let (orders, demands, challenges, shared, holds) = Default::default();
         Orders { orders, demands, challenges, shared, bus, holds }
     }
 
-    /// What the workers show to certificate authorities.
+    /// The proofs that workers present to certificate authorities.
     pub fn challenges(&self) -> &Arc<Challenges> {
         &self.challenges
     }
 
-    /// Orders what `snapshot` wants, from now on. What was on order before and is still wanted in the same
-    /// way goes on.
+    /// Orders what `snapshot` requires, from now on. Orders that are still required in the same way continue.
     pub fn adopt(&self, snapshot: &Snapshot) {
         let speaks_plain_http = |listener: &weir_config::Listener| {
             listener.protocol() == Protocol::Http && listener.tls.is_none()
@@ -210,7 +208,7 @@ impl Orders {
         let mut orders = lock(&self.orders);
         orders.retain(|file, running| wanted.get(file).is_some_and(|(wanted, _)| *wanted == running.wanted));
         for (file, (wanted, listeners)) in wanted {
-            // What came while these listeners were read is not served by them yet.
+            // These listeners do not serve a certificate yet that arrived while they were loaded.
             if let Some(running) = orders.get(&file) {
                 *lock(&running.shared.listeners) = listeners;
                 running.shared.take_up(&file);
@@ -231,27 +229,27 @@ impl Orders {
         }
     }
 
-    /// Has every order looked at again now, and tried again if it failed: an operator has changed something.
+    /// Checks every order now, and tries again those that failed: an operator has changed something.
     pub fn hasten(&self) {
         self.holds.hasten();
-        // One that is in the middle of an attempt comes back to it.
+        // An order in the middle of an attempt sees this afterwards.
         lock(&self.orders).values().for_each(|running| running.shared.hasten.notify_one());
         self.demands.hasten();
     }
 
-    /// Ends all orders: what is half done is done again by the process that comes after.
+    /// Ends all orders: the next process repeats what is unfinished.
     pub fn stop(&self) {
         lock(&self.orders).clear();
         self.demands.stop();
         self.shared.stop(&self.challenges);
     }
 
-    /// How the order for the certificate in `file` stands; `None` when it is not on order.
+    /// The state of the order for the certificate in `file`; `None` when it is not ordered.
     pub fn standing(&self, file: &Path) -> Option<Standing> {
         lock(&self.orders).get(file).map(|running| lock(&running.shared.standing).clone())
     }
 
-    /// How every order stands, with the certificate's file, in its order.
+    /// The states of all orders with the certificates' files, sorted by file.
     pub fn standings(&self) -> Vec<(PathBuf, Standing)> {
         let orders = lock(&self.orders);
         let mut all: Vec<_> = orders
@@ -263,7 +261,7 @@ impl Orders {
     }
 }
 
-/// Keeps one certificate.
+/// Obtains and renews one certificate.
 struct Keeper {
     file: PathBuf,
     wanted: Wanted,
@@ -273,19 +271,19 @@ struct Keeper {
     holds: Arc<Holds>,
 }
 
-/// Whether an attempt brought anything.
+/// Result of an attempt.
 enum Got {
     New,
-    /// Somebody else had been there.
+    /// Another process had already obtained it.
     Found,
 }
 
-/// As [`keep`], and begins again where that ends by a mistake: else a certificate would expire in silence.
+/// As [`keep`], but restarts after a panic: otherwise a certificate would expire unnoticed.
 async fn keep_on(keeper: Arc<Keeper>) {
     tasks::keep_on_after(|| keep(keeper.clone()), |count| keeper.pause_after_panic(count)).await;
 }
 
-/// Gets the certificate when there is none, and renews it, until the config says otherwise.
+/// Obtains the certificate if there is none, and renews it, until the config no longer requires it.
 async fn keep(keeper: Arc<Keeper>) {
     let mut asked: Option<Asked> = None;
     loop {
@@ -301,28 +299,28 @@ async fn keep(keeper: Arc<Keeper>) {
                 continue;
             }
         }
-        // What an operator has changed up to now, this attempt sees.
+        // The attempt takes into account what an operator has changed up to now.
         pin!(keeper.shared.hasten.notified()).enable();
         let pause = keeper.attempt().await;
         if let Some(pause) = pause {
             lock(&keeper.shared.standing).next = Some(SystemTime::now() + pause);
-            // The clock of a computer that sleeps stands still: a short nap more does no harm.
+            // The clock of a suspended computer stands still, so an additional short sleep does no harm.
             let _ = tokio::time::timeout(pause, keeper.shared.hasten.notified()).await;
         }
     }
 }
 
-/// What the authority said of renewal, for which certificate.
+/// The authority's renewal information, and which certificate it is for.
 struct Asked {
     of: Facts,
     window: Option<Window>,
     until: SystemTime,
-    /// The draw for this certificate: chosen once, or it would be another moment each time.
+    /// The random number for this certificate: drawn once, so that the renewal time does not change.
     draw: f64,
 }
 
 impl Keeper {
-    /// When the stored certificate is to be renewed; `None` when there is none that can be served.
+    /// When the stored certificate is due for renewal; `None` when there is none that can be served.
     async fn due(&self, asked: &mut Option<Asked>) -> Option<SystemTime> {
         let stored = self.stored()?;
         let life = self.life(&stored)?;
@@ -349,7 +347,7 @@ impl Keeper {
         Life::of(stored, store::written(&self.file).unwrap_or(now), now)
     }
 
-    /// When the authority suggests to renew, and for how long not to ask it again.
+    /// When the authority suggests renewal, and how long until it should be asked again.
     async fn ask(&self, stored: &Facts) -> (Option<Window>, Duration) {
         let nothing = (None, schedule::window_is_good_for(Duration::from_secs(6 * 3600)));
         let Some(identity) = &stored.identity else { return nothing };
@@ -384,12 +382,12 @@ impl Keeper {
         Ok(Accounts { acme, client, holds: &self.holds })
     }
 
-    /// Where an order is kept that is not brought to its end.
+    /// Where an unfinished order is stored.
     fn unfinished(&self) -> OrderFile {
         OrderFile::beside(&self.file)
     }
 
-    /// Tries once; gives how long to wait after a failure.
+    /// Tries once; returns how long to wait after a failure.
     async fn attempt(&self) -> Option<Duration> {
         {
             let mut standing = lock(&self.shared.standing);
@@ -426,14 +424,14 @@ impl Keeper {
         }
     }
 
-    /// Notes that an attempt failed; gives how long to wait.
+    /// Records a failed attempt; returns how long to wait.
     fn note(&self, failure: Failure) -> Duration {
         let Failure { blame, reason, asked_for } = failure;
         let names = self.names();
         let mut standing = lock(&self.shared.standing);
         standing.is_ordering = false;
         standing.is_held = blame == Blame::Held;
-        // What was not tried makes no later wait longer.
+        // An attempt that was not made does not lengthen later waits.
         let more = u32::from(!standing.is_held || standing.failures_in_a_row == 0);
         standing.failures_in_a_row = standing.failures_in_a_row.saturating_add(more);
         standing.failed_counts[blame as usize] += 1;
@@ -442,12 +440,12 @@ impl Keeper {
         let pause = schedule::pause(blame, standing.failures_in_a_row, asked_for, draw());
         drop(standing);
         if blame == Blame::Held {
-            // That its account is held was said once, for all names.
+            // That the account is held was logged once, for all names.
             tracing::debug!(names, reason = &*reason, again_in = ?pause, "no certificate is ordered now");
             return pause;
         }
         tracing::warn!(names, blame = blame.word(), reason = &*reason, again_in = ?pause, "no certificate could be got");
-        // Said once: there is room for a few hundred events, and a long outage has many tries.
+        // Reported only once: a few hundred events are kept, and a long outage has many attempts.
         if is_news {
             self.bus.tell(What::Certificate { names, change: "failed", detail: reason.to_string() });
         }
@@ -458,7 +456,7 @@ impl Keeper {
         let before = self.stored();
         let _lock = store::Lock::take(&self.file).await.map_err(|error| Failure::store(&error))?;
         let now = self.stored();
-        // Whoever held the lock before has got what we wanted.
+        // Another process held the lock and has obtained the certificate.
         if now.is_some() && now != before {
             *lock(&self.shared.unwritten) = None;
             return Ok(Got::Found);
@@ -467,7 +465,7 @@ impl Keeper {
         if let Some(Ok(pem)) = unwritten.map(|pem| self.checked(pem)) {
             return self.write(pem).await;
         }
-        // An authority counts what it issues: nothing is ordered that there would be no room for.
+        // Authorities count what they issue: nothing is ordered for which there is no space.
         store::reserve(&self.file, PEM_BYTES).await.map_err(|error| Failure::store(&error))?;
         let attempt = Attempt {
             accounts: self.accounts()?,
@@ -490,7 +488,7 @@ impl Keeper {
         }
     }
 
-    /// Writes what came; keeps and serves what can't be written.
+    /// Writes the new certificate; if it can't be written, keeps it in memory and serves it.
     async fn write(&self, pem: String) -> Result<Got, Failure> {
         if let Err(error) = store::write_reserved(self.file.clone(), pem.clone().into_bytes()).await {
             *lock(&self.shared.unwritten) = Some(pem);
@@ -507,7 +505,7 @@ impl Keeper {
         }
     }
 
-    /// Takes no certificate that could not be served for every domain.
+    /// Refuses a certificate that could not be served for every domain.
     fn checked(&self, pem: String) -> Result<String, Failure> {
         let refuse = |reason: String| {
             self.unfinished().give_up(&reason);
@@ -528,7 +526,7 @@ impl Keeper {
         }
     }
 
-    /// Waits before all begins again; nobody knows what was under way.
+    /// Waits before a restart after a panic; the state of the attempt is unknown.
     async fn pause_after_panic(&self, count: u32) {
         let pause = schedule::pause(Blame::Refused, count, None, draw());
         let names = self.names();
@@ -547,7 +545,7 @@ impl Keeper {
         self.wanted.acme.domains.join(", ")
     }
 
-    /// Has the listeners serve what is stored.
+    /// Makes the listeners serve what is stored.
     fn take_up(&self) {
         self.shared.take_up(&self.file);
     }
@@ -558,7 +556,7 @@ impl Keeper {
     }
 }
 
-/// From 0 to 1.
+/// A random number from 0 to 1.
 fn draw() -> f64 {
     use std::hash::{BuildHasher as _, RandomState};
     RandomState::new().hash_one(0u8) as f64 / u64::MAX as f64

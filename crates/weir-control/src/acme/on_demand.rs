@@ -1,8 +1,8 @@
-//! Certificates that are ordered when a client asks for a name: takes the names that handshakes wait for, and
-//! those whose certificates come to their end.
+//! Certificates on demand: takes the names that handshakes wait for, and those whose certificates are about
+//! to expire, and orders certificates for them.
 //!
-//! One task for each `acme` with `on_demand`, and one for each name that it gets a certificate for. Start
-//! reading at [`serve`], then at [`Server::get`].
+//! There is one task for each `acme` with `on_demand`, and one for each name that it is obtaining a
+//! certificate for. Start reading at [`serve`], then at [`Server::get`].
 
 mod used;
 
@@ -24,24 +24,25 @@ use crate::blocking::blocking;
 use crate::events::{Bus, What};
 use crate::{lock, tasks};
 
-/// Between two looks at what is used and what comes to its end.
+/// Interval between two checks for certificates to renew.
 const LOOK_EVERY: Duration = Duration::from_secs(600);
-/// Between two notes on the disk of what was used.
+/// Interval between two records on disk of what was used.
 const NOTE_EVERY: Duration = Duration::from_secs(10);
-/// How long a name is left alone for which the service did not answer, a quarter more or less.
+/// How long a name is left alone after the service did not answer, varied by a quarter.
 const UNANSWERED: Duration = Duration::from_secs(5);
-/// Least time between two words about whether the service answers.
+/// Least time between two log messages about whether the service answers.
 const SAY_EVERY: Duration = Duration::from_secs(60);
-/// Looks into the store at once (count), each on a thread of its own: after a restart everybody comes.
+/// Most concurrent look-ups in the store (count), each on its own thread: after a restart all clients come at
+/// once.
 const LOOKS: usize = 64;
 /// Longest time for which a name is left alone because there were too many orders.
 const LIMITED_MOST: Duration = Duration::from_secs(60);
 
-/// Who gets certificates on demand, for each `acme` that says so.
+/// The tasks that obtain certificates on demand, for each `acme` with `on_demand`.
 #[derive(Default)]
 pub(super) struct Demands {
     running: Mutex<Vec<Running>>,
-    /// Of entries that are in force no more, as long as something of theirs is under way.
+    /// Tasks of entries that are no longer in force, as long as some of their names are in progress.
     retired: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -53,7 +54,7 @@ struct Running {
     task: JoinHandle<()>,
 }
 
-/// What all have in common.
+/// What all of them share.
 #[derive(Clone)]
 pub(super) struct Common {
     pub challenges: Arc<Challenges>,
@@ -62,8 +63,8 @@ pub(super) struct Common {
 }
 
 impl Demands {
-    /// Serves those in `wanted`, each with the ways to prove a domain that are open to it. Others take no
-    /// more names, and bring what is under way to its end.
+    /// Runs those in `wanted`, each given with the challenge types that it can use. Others accept no more
+    /// names, and finish what is in progress.
     pub fn adopt(&self, wanted: Vec<(Arc<OnDemand>, Vec<AcmeChallenge>)>, common: &Common) {
         let mut all = lock(&self.running);
         let mut retired = lock(&self.retired);
@@ -96,7 +97,7 @@ impl Demands {
         }
     }
 
-    /// Has names tried again that failed, and looks again at what is to be renewed.
+    /// Retries names that failed, and checks again what is due for renewal.
     pub fn hasten(&self) {
         for running in lock(&self.running).iter() {
             running.on_demand.forget();
@@ -105,7 +106,7 @@ impl Demands {
         }
     }
 
-    /// Ends all orders at once; who waits goes on without a certificate.
+    /// Ends all orders at once; handshakes that wait continue without a certificate.
     pub fn stop(&self) {
         for running in lock(&self.running).drain(..) {
             running.on_demand.close();
@@ -123,11 +124,11 @@ struct Server {
     looks: Semaphore,
     /// Whether the service did not answer the last question.
     is_silent: AtomicBool,
-    /// When that was said last.
+    /// When that was last logged.
     said: Mutex<Option<Instant>>,
 }
 
-/// Gets a certificate for each name that comes, until no more come and all are got.
+/// Obtains a certificate for each name that arrives, until no more are accepted and all are done.
 async fn serve(server: Arc<Server>, hasten: Arc<Notify>) {
     let mut under_way = JoinSet::new();
     let look = async {
@@ -165,10 +166,10 @@ async fn serve(server: Arc<Server>, hasten: Arc<Notify>) {
 }
 
 impl Server {
-    /// Gets the certificate for one name: from the store, or else by an order, if the service has nothing
-    /// against it.
+    /// Obtains the certificate for one name: from the store, otherwise by an order, if the service does not
+    /// object.
     async fn get(self: Arc<Server>, begun: Begun) {
-        // Where nobody knows whether it is there, nothing is ordered.
+        // If it is unknown whether the store has it, nothing is ordered.
         let Ok(stored) = self.stored(begun.name()).await else { return };
         let is_stored = stored.is_some();
         if let Some(stored) = stored {
@@ -182,11 +183,11 @@ impl Server {
             return;
         }
         if let Some(reason) = self.refusal(&begun).await {
-            // Not in the log of every day: clients choose the names.
+            // Logged only at debug level: clients choose the names.
             tracing::debug!(name = begun.name(), reason, "no certificate on demand");
             return;
         }
-        // Another process may have got it while the service was asked.
+        // Another process may have obtained it while the service was asked.
         if let Ok(Some(stored)) = self.stored(begun.name()).await
             && !(begun.is_renewal() && used::is_due(&stored, begun.name(), SystemTime::now()))
         {
@@ -196,7 +197,7 @@ impl Server {
         self.order(&begun, is_stored).await;
     }
 
-    /// Why no certificate is ordered for the name; `None` when one is.
+    /// Why no certificate is ordered for the name; `None` if one is.
     async fn refusal(&self, begun: &Begun) -> Option<String> {
         let allowed = match self.on_demand.answer(begun.name()) {
             Some(known) => known,
@@ -227,7 +228,7 @@ impl Server {
         Some(reason)
     }
 
-    /// Counts a name whose task ended by a mistake; the next handshake that asks for it begins again.
+    /// Counts a name whose task panicked; the next handshake that asks for the name starts again.
     fn note_panic(&self, ended: &Result<(), JoinError>) {
         if ended.as_ref().is_err_and(JoinError::is_panic) {
             tasks::count_panic();
@@ -235,11 +236,11 @@ impl Server {
         }
     }
 
-    /// Says when the service answers no more, and when it does again; not for each name.
+    /// Logs when the service stops answering, and when it answers again, but not for each name.
     fn note_service(&self, error: Option<&str>) {
         let was_silent = self.is_silent.load(Ordering::Relaxed);
         let mut said = lock(&self.said);
-        // It may be one name that it stumbles over, and clients choose the names.
+        // The service may fail for only one name, and clients choose the names.
         if said.is_some_and(|said| said.elapsed() < SAY_EVERY) || was_silent == error.is_some() {
             return;
         }
@@ -281,14 +282,15 @@ impl Server {
         let standing = lock(&keeper.shared.standing).clone();
         self.on_demand.note_authority(pause.filter(|_| standing.is_unreachable));
         if let Some(pause) = pause {
-            // It was not tried, and may wait no longer for that the next time.
+            // Nothing was tried, so this does not lengthen the next wait.
             let result = if standing.is_held { NameResult::Limited } else { NameResult::Failed };
             begun.failed(result, pause, standing.error.to_string());
             return;
         }
         match self.stored(begun.name()).await {
             Ok(Some(stored)) => {
-                // A renewal is no use of it, or one that nobody asks for would be renewed for ever.
+                // A renewal does not count as use; otherwise a certificate that nobody asks for would be
+                // renewed for ever.
                 if !begun.is_renewal() {
                     let used = vec![(begun.name().into(), SystemTime::now())];
                     used::note(self.on_demand.acme(), used).await;
@@ -303,10 +305,10 @@ impl Server {
         }
     }
 
-    /// The certificate that is kept on the disk; `None` when there is none that is good.
+    /// The stored certificate; `None` when there is none that is valid.
     ///
     /// # Errors
-    /// The disk could not be looked at. That is in the log.
+    /// The disk could not be read. This is logged.
     async fn stored(&self, name: &str) -> io::Result<Option<Stored>> {
         let file = weir_tls::acme::file(&self.on_demand.acme().of_name(name));
         // It is never closed.
@@ -329,7 +331,7 @@ impl Server {
         })
     }
 
-    /// Notes on the disk which certificates are used, for this process after a restart and for others.
+    /// Records on disk which certificates are used, for this process after a restart and for other processes.
     async fn note(&self) {
         let used = self.on_demand.take_used();
         if !used.is_empty() {
@@ -337,7 +339,7 @@ impl Server {
         }
     }
 
-    /// Renews what was used lately and comes to its end, and takes up what another process has renewed.
+    /// Renews what was used recently and is about to expire, and loads what another process has renewed.
     async fn look(&self) {
         self.note().await;
         let on_demand = self.on_demand.clone();

@@ -28,19 +28,19 @@ pub struct Attempt<'a> {
     pub accounts: Accounts<'a>,
     /// Where workers see what is to be shown to the authority.
     pub challenges: &'a Arc<Challenges>,
-    /// The ways to prove a domain that are open, tried in turn.
+    /// The challenge types that can be used, tried in turn.
     pub ways: &'a [AcmeChallenge],
-    /// With which of them to begin.
+    /// Index of the one to begin with.
     pub turn: usize,
-    /// The certificate that is renewed.
+    /// The certificate to be renewed.
     pub replaces: Option<&'a Identity>,
-    /// Where an order is kept that is not brought to its end.
+    /// Where an unfinished order is stored.
     pub kept: &'a OrderFile,
 }
 
 impl Attempt<'_> {
-    /// Gets a certificate: of an order that an earlier attempt has left, or else of a new one. Gives the key
-    /// and the chain, PEM. The order stays in its place until the certificate is kept.
+    /// Obtains a certificate: from an order that an earlier attempt has left, otherwise from a new one.
+    /// Returns key and chain, as PEM. The stored order remains until the certificate is stored.
     pub async fn run(&self) -> Result<String, Failure> {
         if let Some(unfinished) = self.kept.read()
             && let Some(resumed) = self.resume(unfinished).await
@@ -48,7 +48,7 @@ impl Attempt<'_> {
             return resumed;
         }
         let Placed { mut order, account } = self.accounts.order(self.replaces).await?;
-        // Two proofs of one domain by handshakes would be in each other's way.
+        // Two handshake proofs of one domain would conflict.
         let alone = match self.ways.contains(&AcmeChallenge::TlsAlpn01) {
             true => Some(self.challenges.turn(&self.accounts.acme.domains).await),
             false => None,
@@ -56,7 +56,7 @@ impl Attempt<'_> {
         // Kept until the authority has decided.
         let proofs = self.offer(&mut order).await?;
         let status = match order.state().status {
-            // All was proved before, and is still believed.
+            // All domains were proved earlier, and the authorizations are still valid.
             OrderStatus::Ready => OrderStatus::Ready,
             _ => order.poll_ready(&policy()).await.map_err(Failure::from)?,
         };
@@ -70,7 +70,7 @@ impl Attempt<'_> {
         self.finish(order, &key).await
     }
 
-    /// Goes on with an order; `None` when it is nothing to go on with, and another is to be placed.
+    /// Continues an order; `None` when it can't be continued, and a new one should be placed.
     async fn resume(&self, unfinished: Unfinished) -> Option<Result<String, Failure>> {
         let Ok(key) = KeyPair::from_pem(&unfinished.key) else {
             self.kept.give_up("its key can't be read");
@@ -103,7 +103,7 @@ impl Attempt<'_> {
         Some(Err(self.given_up(Failure::refused(reason))))
     }
 
-    /// Has an order signed that is proved, if it is not yet, and fetches what comes of it.
+    /// Finalizes an order whose domains are proved, unless that was done, and downloads the certificate.
     async fn finish(&self, mut order: Order, key: &KeyPair) -> Result<String, Failure> {
         if order.state().status == OrderStatus::Ready {
             let request = request(&self.accounts.acme.domains, key).map_err(no_request)?;
@@ -119,13 +119,13 @@ impl Attempt<'_> {
         }
     }
 
-    /// What has gone wrong with an order that the authority was told to sign. It is given up only where
-    /// nothing will come of it.
+    /// What went wrong with an order that the authority was asked to finalize. It is given up only if it
+    /// can't produce a certificate any more.
     fn behind(&self, error: Error, status: OrderStatus) -> Failure {
         let is_lost = match &error {
             _ if status == OrderStatus::Invalid => true,
             Error::Api(problem) if failure::is_limit(problem) => return late(error.into()),
-            // What was signed a moment ago is not everywhere at once.
+            // A certificate that was just issued may not be available everywhere at once.
             Error::Api(problem) if status == OrderStatus::Valid && failure::is_gone(problem) => {
                 match self.kept.is_older_than(SIGNED_FOR) {
                     true => true,
@@ -144,8 +144,8 @@ impl Attempt<'_> {
         failure
     }
 
-    /// Has a challenge met for each domain that is not proved yet, by workers or by a record, and tells the
-    /// authority to look.
+    /// Sets up a challenge for each domain that is not proved yet, on the workers or as a record, and tells
+    /// the authority to validate it.
     async fn offer(&self, order: &mut Order) -> Result<Vec<Proof>, Failure> {
         let Attempt { ways, turn, challenges, .. } = self;
         let acme = self.accounts.acme;
@@ -208,7 +208,7 @@ fn policy() -> RetryPolicy {
     RetryPolicy::new().initial_delay(Duration::from_millis(250)).backoff(1.5).timeout(VALIDATION)
 }
 
-/// It is not the time to order again: what was ordered is asked for later.
+/// It is too early for a new order: the existing one will be asked for again.
 fn late(failure: Failure) -> Failure {
     let blame = if failure.blame == Blame::Store { Blame::Store } else { Blame::Late };
     Failure::new(blame, format!("the certificate is ordered and not here yet: {failure}"))
@@ -218,15 +218,15 @@ fn no_request(error: rcgen::Error) -> Failure {
     Failure::new(Blame::Store, format!("no key and request could be made: {error}"))
 }
 
-/// What meets a challenge for as long as it is kept.
+/// What answers a challenge as long as it is kept.
 #[expect(dead_code, reason = "its being there is what counts")]
 enum Proof {
-    /// Of this Weir, and of others with the same store.
+    /// On this Weir's workers, and in the store for others that share it.
     ByWorkers(Offer, Option<Published>),
     InZone(Box<InZone>),
 }
 
-/// Refuses a domain that is not the config's: zones are updated and programs run with it.
+/// Refuses a domain that is not in the config: zones are updated and programs are run with it.
 fn is_ordered(acme: &Acme, domain: &str) -> Result<(), Failure> {
     match acme.domains.iter().any(|own| own == domain) {
         true => Ok(()),
@@ -244,7 +244,7 @@ fn kind(way: AcmeChallenge) -> ChallengeType {
     }
 }
 
-/// What the authority found of the challenges.
+/// The errors that the authority found with the challenges.
 async fn why_not(order: &mut Order) -> String {
     let mut reasons = Vec::new();
     let mut authorizations = order.authorizations();
@@ -261,7 +261,7 @@ async fn why_not(order: &mut Order) -> String {
     }
 }
 
-/// A request to sign this key for `domains`, DER.
+/// A certificate signing request for `domains` with this key, in DER.
 fn request(domains: &[String], key: &KeyPair) -> Result<Vec<u8>, rcgen::Error> {
     let mut params = CertificateParams::new(domains)?;
     params.distinguished_name = DistinguishedName::new();

@@ -1,31 +1,31 @@
-//! When a certificate is renewed, and when a failed order is tried again. Pure: moments and draws are
-//! arguments.
+//! When to renew a certificate, and when to retry a failed order. Pure functions: times and random numbers
+//! are arguments.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use weir_tls::Facts;
 
-/// How an attempt to get a certificate failed, as far as it matters for the next.
+/// Why an attempt to obtain a certificate failed, as far as it affects the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
-    /// The authority could not be spoken with, or said that it can't now: nothing was tried, and nothing is
-    /// lost by asking again soon.
+    /// The authority could not be reached, or was unavailable: nothing was tried, and retrying soon does no
+    /// harm.
     Away,
-    /// The authority refused. Authorities count such tries and shut out who makes too many.
+    /// The authority refused. Authorities count such attempts, and lock out clients that make too many.
     Refused,
     /// Our own disk.
     Store,
-    /// The record for `dns-01` could not be put into its zone, or name servers did not have it in time.
+    /// The record for `dns-01` could not be added to its zone, or name servers did not have it in time.
     Dns,
-    /// The authority was told to sign, and the certificate is not here yet: the same order is asked for
-    /// again, and none is placed beside it.
+    /// The authority was asked to finalize the order, and the certificate has not been issued yet: the same
+    /// order is continued, and no other is placed.
     Late,
-    /// Nothing was tried, for the authority has refused all orders of the account for a time.
+    /// Nothing was tried, because the authority has refused all orders of the account for some time.
     Held,
 }
 
 impl Blame {
-    /// Every one, for metrics.
+    /// All values, for metrics.
     pub const ALL: [Blame; 6] =
         [Blame::Away, Blame::Refused, Blame::Store, Blame::Dns, Blame::Late, Blame::Held];
 
@@ -41,25 +41,25 @@ impl Blame {
         }
     }
 
-    /// The wait after the first failure, and the longest.
+    /// The wait after the first failure, and the longest wait.
     fn bounds(self) -> (Duration, Duration) {
         match self {
             Blame::Away => (Duration::from_secs(1), Duration::from_secs(15 * 60)),
-            // A disk does not empty itself from one second to the next.
+            // A full disk does not get free space within a second.
             Blame::Store => (Duration::from_secs(15), Duration::from_secs(3600)),
             Blame::Refused => (Duration::from_secs(60), Duration::from_secs(12 * 3600)),
-            // An order was placed, which authorities count as well, if not as strictly.
+            // An order was placed, and authorities count these too, although less strictly.
             Blame::Dns => (Duration::from_secs(15), Duration::from_secs(3600)),
             Blame::Late => (Duration::from_secs(5), Duration::from_secs(15 * 60)),
-            // Who holds it says for how long.
+            // The hold itself has a duration.
             Blame::Held => (Duration::ZERO, Duration::ZERO),
         }
     }
 }
 
-/// How long to wait after the failure number `count` (from 1) in a row: twice as long each time, a quarter
-/// more or less as `draw` (0 to 1) says, so that those who failed together do not come back together. Never
-/// less than the authority asked for.
+/// How long to wait after failure number `count` (from 1) in a row: doubles each time, varied by up to a
+/// quarter according to `draw` (0 to 1), so that attempts that failed together are not repeated together.
+/// Never less than the authority asked for.
 pub fn pause(blame: Blame, count: u32, asked_for: Option<Duration>, draw: f64) -> Duration {
     let (first, longest) = blame.bounds();
     let doubled = first.saturating_mul(1 << count.saturating_sub(1).min(20)).min(longest);
@@ -67,22 +67,22 @@ pub fn pause(blame: Blame, count: u32, asked_for: Option<Duration>, draw: f64) -
     doubled.mul_f64(0.75 + draw / 2.0).max(asked_for)
 }
 
-/// The times of a certificate that is there.
+/// The times of an existing certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
-    /// From when it is good.
+    /// Start of its validity.
     pub begins: SystemTime,
-    /// From when it is good no more.
+    /// End of its validity.
     pub ends: SystemTime,
-    /// When it was got.
+    /// When it was obtained.
     pub came: SystemTime,
 }
 
 impl Life {
-    /// Of a certificate whose file was `written` then; `None` when it does not say until when it is good.
+    /// For a certificate whose file was last modified at `written`; `None` if it has no expiry time.
     ///
-    /// A file of the future was written by a clock that was ahead, or restored with such a time: when it came
-    /// is not known, and waiting for that moment could be waiting beyond its end.
+    /// If that time is in the future, the clock was ahead or the file was restored with such a time. Then it
+    /// is unknown when the certificate was obtained, and waiting until that time could go beyond its expiry.
     pub fn of(certificate: &Facts, written: SystemTime, now: SystemTime) -> Option<Life> {
         let moment =
             |seconds: Option<i64>| Some(UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds?).ok()?));
@@ -92,21 +92,21 @@ impl Life {
     }
 }
 
-/// When the authority wants it to be renewed (RFC 9773 section 4.2).
+/// The period in which the authority suggests renewal (RFC 9773 section 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// From then on.
+    /// Start of the period.
     pub start: SystemTime,
-    /// Up to then.
+    /// End of the period.
     pub end: SystemTime,
 }
 
-/// The least time that a new certificate is left alone, whatever the authority says: else its mistake would
-/// make us order without end.
+/// Least age at which a certificate is renewed, whatever the authority says: otherwise a mistake of the
+/// authority could make us order without end.
 const LEAST_USE: Duration = Duration::from_secs(60);
 
-/// When to renew. With a window that is a moment of it, chosen by `draw` (0 to 1); without one it is when a
-/// third of the certificate's life is left. Never so late that fewer than a tenth is.
+/// When to renew: with a window, at a time in it that `draw` (0 to 1) selects; without one, when a third of
+/// the certificate's lifetime is left. Never when less than a tenth is left.
 pub fn renewal(life: Life, window: Option<Window>, draw: f64) -> SystemTime {
     let span = life.ends.duration_since(life.begins).unwrap_or_default();
     let usual = life.begins + span.mul_f64(2.0 / 3.0 - draw / 100.0);
@@ -118,8 +118,8 @@ pub fn renewal(life: Life, window: Option<Window>, draw: f64) -> SystemTime {
     wished.min(latest).max(life.came + LEAST_USE.min(span / 3).max(Duration::from_secs(1)))
 }
 
-/// How long the authority's window is believed without asking again: as long as it says, within bounds (RFC
-/// 9773 section 4.3).
+/// How long the authority's window is used without asking again: as long as it says, within limits (RFC 9773
+/// section 4.3).
 pub fn window_is_good_for(said: Duration) -> Duration {
     said.clamp(Duration::from_secs(60), Duration::from_secs(24 * 3600))
 }

@@ -1,9 +1,9 @@
-//! Proofs of several Weirs with one store: each writes what it has to prove into the store before it has the
-//! authority look, so that another that is asked in its place can show it.
+//! Proofs shared by several Weirs with one store: each writes its proofs into the store before it asks the
+//! authority to validate, so that another Weir that gets the validation request can answer it.
 //!
-//! Proofs stand in `challenges` beside the certificates, a file each. A Weir that is asked for a proof that
-//! it does not know reads all of them, at most once in [`LOOK_EVERY`] whatever it is asked for; what a client
-//! says is never part of a path. Nothing is read while nobody asks.
+//! Proofs are in the folder `challenges` beside the certificates, one file each. A Weir that is asked for an
+//! unknown proof reads all of them, at most once per [`LOOK_EVERY`], whatever it is asked for; nothing that a
+//! client sends becomes part of a path. Nothing is read while nobody asks.
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
@@ -23,21 +23,22 @@ use weir_tls::acme::{Challenges, PROOF_BYTES, SharedProof};
 use crate::blocking::blocking;
 use crate::{lock, store, tasks};
 
-/// From the beginning of one look to that of the next, at least.
+/// Least interval between two look-ups.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Whoever waits for a look waits no longer: a disk may be behind a network that is gone.
+/// Longest wait for a look-up: the disk may be behind a network that is down.
 const LONGEST_LOOK: Duration = Duration::from_secs(2);
-/// While something was found it is looked again so often, so that nothing is shown for long behind its end.
+/// Interval of look-ups while proofs are found, so that they are not presented for long after they were
+/// removed.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
-/// Most proofs of one store that are read (count); each order has one for each of its domains.
+/// Most proofs that are read from one store (count); each order has one for each of its domains.
 const MOST_PROOFS: usize = 1_000;
-/// A proof is open for some minutes; what is older was left by a Weir that was killed.
+/// A proof exists for some minutes; older ones were left by a Weir that was killed.
 const LEFT_AFTER: Duration = Duration::from_secs(3_600);
 
 const FOLDER: &str = "challenges";
 const EXTENSION: &str = "proof";
 
-/// Looks for proofs as long as there are stores to look into.
+/// Looks up proofs as long as there are stores to look in.
 #[derive(Default)]
 pub(super) struct SharedProofs {
     folders: Arc<Mutex<Vec<PathBuf>>>,
@@ -45,7 +46,7 @@ pub(super) struct SharedProofs {
 }
 
 impl SharedProofs {
-    /// Looks into the stores of these from now on, each with the ways to prove a domain that are open to it.
+    /// Looks in the stores of these from now on, each given with the challenge types that it can use.
     pub fn adopt(&self, wanted: &[(Acme, Vec<AcmeChallenge>)], challenges: &Arc<Challenges>) {
         let has = |way| wanted.iter().any(|(_, ways)| ways.contains(&way));
         let (tokens, handshakes) = (has(AcmeChallenge::Http01), has(AcmeChallenge::TlsAlpn01));
@@ -64,7 +65,7 @@ impl SharedProofs {
         }
     }
 
-    /// Looks no more, and has nobody wait for it.
+    /// Ends all look-ups, and releases those that wait for one.
     pub fn stop(&self, challenges: &Challenges) {
         challenges.look_for(false, false);
         if let Some(task) = lock(&self.task).take() {
@@ -84,7 +85,7 @@ async fn serve(folders: Arc<Mutex<Vec<PathBuf>>>, challenges: Arc<Challenges>) {
         let again = if is_any { LOOK_AGAIN } else { Duration::MAX };
         let asked = tokio::time::timeout(again, challenges.asked()).await;
         let begun = Instant::now();
-        // One that hangs is waited for by no second one.
+        // A second look-up does not wait for one that hangs.
         if !under_way.swap(true, Ordering::AcqRel) {
             let (folders, challenges) = (lock(&folders).clone(), challenges.clone());
             let ended = Ended(under_way.clone());
@@ -113,13 +114,13 @@ impl Drop for Ended {
     }
 }
 
-/// All proofs in these folders, those written later behind.
+/// All proofs in these folders, later ones last.
 fn look(folders: &[PathBuf]) -> Vec<SharedProof> {
     let mut found = Vec::new();
     for folder in folders.iter().filter(|folder| is_folder(folder)) {
         refresh(folder);
         found.extend(files(folder).into_iter().filter_map(|(written, file)| {
-            // One that was taken away meanwhile is no mistake.
+            // If one was removed meanwhile, that is not an error.
             let text = read(&file).ok()?;
             Some((written, SharedProof::parse(&text)?))
         }));
@@ -132,8 +133,8 @@ fn is_folder(folder: &Path) -> bool {
     fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir())
 }
 
-/// Has a client of NFS ask its server what there is: it remembers what a folder holds for half a minute, but
-/// not beyond a change of its own.
+/// Makes an NFS client ask its server for the folder's content: it caches that for half a minute, but drops
+/// the cache when it changes the folder itself.
 fn refresh(folder: &Path) {
     let look = folder.join(format!("{:016x}.look", random()));
     let made = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&look);
@@ -142,7 +143,7 @@ fn refresh(folder: &Path) {
     }
 }
 
-/// The files of proofs, and when they were written.
+/// The files with proofs, and when they were written.
 fn files(folder: &Path) -> Vec<(SystemTime, PathBuf)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let paths =
@@ -154,7 +155,7 @@ fn written(path: &Path) -> Option<SystemTime> {
     fs::symlink_metadata(path).and_then(|found| found.modified()).ok()
 }
 
-/// The text of a file that is one, and not a link to another.
+/// The text of a regular file, without following a link.
 fn read(path: &Path) -> io::Result<String> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -167,12 +168,12 @@ fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// A number that no other Weir has.
+/// A number that no other Weir will have.
 fn random() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }
 
-/// A proof in the store, for as long as this is kept.
+/// A proof in the store, which is removed when this is dropped.
 #[must_use = "the proof is in the store for as long as this is kept"]
 pub(super) struct Published(PathBuf);
 
@@ -184,7 +185,7 @@ impl Drop for Published {
     }
 }
 
-/// Puts a proof into the store. `None` where it can't be: this Weir can show it all the same.
+/// Writes a proof into the store. `None` if that fails: this Weir can present it all the same.
 pub(super) async fn publish(acme: &Acme, proof: &SharedProof) -> Option<Published> {
     let Some(text) = proof.to_text() else {
         tracing::warn!(
@@ -203,7 +204,7 @@ pub(super) async fn publish(acme: &Acme, proof: &SharedProof) -> Option<Publishe
         }
     });
     let made = swept.await.unwrap_or_else(Err);
-    // From now on: what is half written is removed as well.
+    // Created now, so that an incomplete file is removed as well.
     let published = Published(path.clone());
     let written = match made {
         Ok(()) => store::write(path, text.into_bytes()).await,
@@ -218,7 +219,7 @@ pub(super) async fn publish(acme: &Acme, proof: &SharedProof) -> Option<Publishe
     }
 }
 
-/// Removes what Weirs have left that were killed.
+/// Removes what killed Weirs have left.
 fn sweep(folder: &Path) {
     let is_old = |written: &SystemTime| written.elapsed().is_ok_and(|age| age > LEFT_AFTER);
     for (_, path) in files(folder).iter().filter(|(written, _)| is_old(written)) {

@@ -1,8 +1,9 @@
-//! An order that the authority was told to sign and whose certificate is not here yet: kept in the store with
-//! its key, so that it is asked for again, also by the next process. Authorities count what they issue.
+//! An order that the authority was asked to finalize and whose certificate has not been downloaded yet. It is
+//! kept in the store with its key, so that the same order is continued, also by the next process, because
+//! authorities count the certificates that they issue.
 //!
-//! What is kept for `FILE.pem` is `FILE.pem.order`, for nobody else to read. Whoever holds the lock of the
-//! certificate reads and writes it.
+//! The order for `FILE.pem` is in `FILE.pem.order`, readable only for its owner. It is read and written only
+//! while holding the lock of the certificate.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -12,14 +13,14 @@ use serde::{Deserialize, Serialize};
 use super::failure::Failure;
 use crate::store;
 
-/// How long it is asked for. What has not come by then does not; and an authority issues the same certificate
-/// that often for as long as it is asked (Let's Encrypt: five times a week).
+/// How long an order is continued. If the certificate has not been issued by then, it will not be; and an
+/// authority limits how often it issues the same certificate (Let's Encrypt: five times a week).
 const GOOD_FOR: Duration = Duration::from_secs(2 * 24 * 3600);
 
 /// An order with the key that its certificate is for.
 #[derive(Serialize, Deserialize)]
 pub struct Unfinished {
-    /// The URL of the account that has placed it.
+    /// The URL of the account that placed it.
     pub account: String,
     /// Its URL.
     pub order: String,
@@ -27,7 +28,7 @@ pub struct Unfinished {
     pub key: String,
 }
 
-/// Where the order for one certificate is kept.
+/// The file with the order for one certificate.
 #[derive(Debug)]
 pub struct OrderFile(PathBuf);
 
@@ -39,18 +40,19 @@ impl OrderFile {
         OrderFile(path.into())
     }
 
-    /// Whether there is one.
+    /// Whether the file exists.
     pub fn is_taken(&self) -> bool {
         self.0.exists()
     }
 
-    /// Whether what is kept was put there longer ago.
+    /// Whether the order was stored longer ago than `age`.
     pub fn is_older_than(&self, age: Duration) -> bool {
         let written = store::written(&self.0).unwrap_or(SystemTime::UNIX_EPOCH);
         SystemTime::now().duration_since(written).is_ok_and(|own| own > age)
     }
 
-    /// What is kept; `None` where nothing is, or what can't be read or is too old, which is removed.
+    /// The stored order; `None` if there is none, or it is unreadable or too old, in which case it is
+    /// removed.
     pub fn read(&self) -> Option<Unfinished> {
         let text = store::read(&self.0).transpose()?;
         let kept = match text {
@@ -61,7 +63,7 @@ impl OrderFile {
         kept.inspect_err(|reason| self.give_up(reason)).ok()
     }
 
-    /// Keeps an order.
+    /// Stores an order.
     ///
     /// # Errors
     /// The store can't be written.

@@ -1,4 +1,4 @@
-//! Puts the config file in force, or leaves everything as it was and says why.
+//! Puts the config file in force, or leaves everything unchanged and says why.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::reload::{Outcome, ReloadError, ReloadVerdict, Reread, Source};
 use crate::timestamp::Timestamp;
 
 impl Control {
-    /// Reads the config file and puts it in force, or changes nothing. `trigger` says who asked: `signal` or
-    /// `api`.
+    /// Reads the config file and puts it in force, or changes nothing. `trigger` is the origin of the reload:
+    /// `signal` or `api`.
     pub async fn reload(&self, trigger: &str) -> Outcome {
         let _turn = self.reloading.lock().await;
         let began = clock::now();
@@ -58,14 +58,14 @@ impl Control {
         outcome
     }
 
-    /// What became of it, but for what every outcome says.
+    /// The result, without what every outcome contains.
     async fn read_and_publish(&self) -> Result<Outcome, ReloadError> {
         if matches!(self.source, Source::Text { .. }) {
             return Err(ReloadError::NoFile);
         }
         let mut checked = self.source.read().map_err(ReloadError::Read)?;
-        // The command line prevails after a restart, too: what the file says of it is no change that waits
-        // for one.
+        // The command line also prevails after a restart, so what the file says is not a change that needs
+        // one.
         checked.config.runtime.workers = self.workers.or(checked.config.runtime.workers);
         let warnings = checked.warnings.to_string();
         for warning in &checked.warnings.problems {
@@ -76,10 +76,11 @@ impl Control {
         let config = Arc::new(config);
         let admin_files =
             self.admin_files.clone().map(Reread::read).transpose().map_err(ReloadError::Admin)?;
-        // The log first: a path that can't be opened must refuse the reload before anything else has changed.
+        // The log comes first: a path that can't be opened must refuse the reload before anything else has
+        // changed.
         self.access_log.reconfigure(&config.log, &config.access_logs).map_err(ReloadError::Log)?;
         let mut changes = Vec::new();
-        // Before they are read in earnest: should they change in between, the next reload finds it out.
+        // Taken before the files are actually read: if they change in between, the next reload notices.
         let files = weir_tls::fingerprint(&config);
         let are_files_as_before = files.is_some() && files == *lock(&self.files);
         let published = self.publisher.publish(|before| {
@@ -104,8 +105,8 @@ impl Control {
                 if let Some(snapshot) = &snapshot {
                     (self.on_level)(snapshot.config.log.level);
                 }
-                // Whoever reloads wants to see something done, if only what another process has put in the
-                // store.
+                // An operator who reloads expects an effect, even if it is only to pick up what another
+                // process has stored.
                 self.orders().hasten();
                 self.followers.token_keys.hasten();
                 let result =
@@ -122,7 +123,7 @@ impl Control {
         }
     }
 
-    /// Whether weights were changed at run time, so that even an unchanged file has something to put back.
+    /// Whether weights were changed at run time, so that even an unchanged file has something to restore.
     fn is_tuned(&self) -> bool {
         let snapshot = self.snapshot();
         let tuned = |pool: &Arc<Pool>| {
@@ -137,7 +138,7 @@ impl Control {
         lock(&self.ledger).last.clone()
     }
 
-    /// Reloads that ended so.
+    /// Number of reloads with this result.
     pub fn reload_count(&self, verdict: ReloadVerdict) -> u64 {
         lock(&self.ledger).count(verdict)
     }

@@ -1,4 +1,4 @@
-//! What an operator changes about single backends while Weir runs.
+//! Changes that operators make to single backends while Weir runs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,29 +12,29 @@ use super::Control;
 use crate::events::What;
 use crate::publish::PublishError;
 
-/// Most backends that can be added to a pool at run time; a config file may hold more.
+/// Most backends of a pool that one can be added to at run time; a config file may have more.
 const MOST_BACKENDS: usize = 4096;
 
-/// A change to a backend that was not made.
+/// Why a change to a backend was not made.
 #[derive(Debug)]
 pub enum ChangeError {
     /// No pool has that name.
     NoPool {
-        /// What was asked for.
+        /// The name that was asked for.
         name: String,
-        /// What may have been meant.
+        /// A suggestion for what may have been meant.
         meant: String,
     },
     /// The pool has no such backend.
     NoBackend {
-        /// What was asked for.
+        /// The address that was asked for.
         address: String,
-        /// What may have been meant.
+        /// A suggestion for what may have been meant.
         meant: String,
     },
-    /// The pool has that backend already.
+    /// The pool already has that backend.
     Exists(String),
-    /// What was asked for can't be.
+    /// The requested change is invalid.
     Invalid(String),
     /// The pool would be empty.
     Last(String),
@@ -85,8 +85,8 @@ impl ChangeError {
 }
 
 impl Control {
-    /// Changes what the operator says about a backend, its weight, or both. In force when it returns. Gives
-    /// its pool, and its index there.
+    /// Changes a backend's administrative state, its weight, or both. In force when it returns. Returns its
+    /// pool, and its index there.
     pub async fn tune(
         &self,
         pool: &str,
@@ -112,7 +112,7 @@ impl Control {
         }
         pool.refresh(now);
         if state.is_some() && pool.config.mysql.is_some() {
-            // Sessions hold connections to it while nobody says anything.
+            // Idle sessions may hold connections to it.
             self.proxy.wake_sessions();
         }
         if pool.bell.load().is_some() {
@@ -121,8 +121,8 @@ impl Control {
         Ok((pool, index))
     }
 
-    /// Adds a backend: until the next reload of the file, or lastingly, so that it outlives reloads and
-    /// upgrades.
+    /// Adds a backend: either until the next reload of the file, or permanently, so that it survives reloads
+    /// and upgrades.
     pub async fn add_backend(
         &self,
         pool: &str,
@@ -155,8 +155,8 @@ impl Control {
         Ok(snapshot)
     }
 
-    /// Removes a backend: one of the file until its next reload, one that the API added for good. What it is
-    /// working on goes on.
+    /// Removes a backend: one from the file until the next reload, one that was added through the API
+    /// permanently. Its requests in progress continue.
     pub async fn remove_backend(&self, pool: &str, address: &str) -> Result<Arc<Snapshot>, ChangeError> {
         let snapshot = self.publisher.change_pool(|before| {
             let (index, pool) = pool_of(before, pool)?;
@@ -188,22 +188,23 @@ impl Control {
     }
 }
 
-/// The pool of that name, and its index.
+/// The pool with that name, and its index.
 pub(super) fn pool_of<'s>(snapshot: &'s Snapshot, name: &str) -> Result<(usize, &'s Arc<Pool>), ChangeError> {
     let mut numbered = snapshot.pools.iter().enumerate();
     let found = numbered.find(|(_, pool)| pool.config.name == name);
     found.ok_or_else(|| ChangeError::no_pool(name, snapshot))
 }
 
-/// Whether a backend is given by an address alone, so that it gets each client at the port that it asked for.
+/// Whether a backend is given by an address without a port, so that clients reach it at the port that they
+/// asked for.
 fn has_no_port(address: &str) -> bool {
     weir_config::backend_at(address)
         .is_some_and(|at| at.port() == 0 && weir_config::show_backend(at) == address)
 }
 
-/// What the config's check asks of a backend, for one that does not come from a file. What that found of the
-/// `others` of the pool holds for this one: where one has no port, the pool is the kernel plane's alone;
-/// where one is a Unix socket, nothing needs an address.
+/// The checks of the config for a backend that does not come from a file. What they found for the `others` of
+/// the pool also holds for this one: if one has no port, only the kernel plane uses the pool; if one is a
+/// Unix socket, nothing needs an IP address.
 pub(super) fn check_backend<'o>(
     backend: &weir_config::Backend,
     others: impl Iterator<Item = &'o str> + Clone,

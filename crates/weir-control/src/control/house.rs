@@ -1,4 +1,4 @@
-//! What time and the workers' reports ask for, until the process ends.
+//! Handles what is due by time and what the workers report, until the process ends.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,16 +19,16 @@ use crate::events::What;
 use crate::health::Fallen;
 use crate::lock;
 
-/// Longest wait between two looks at what time alone changes: steps of slow start that began in between.
+/// Longest wait between two checks of what changes with time: steps of slow start that began in between.
 const HOUSE_KEEPING: Duration = Duration::from_millis(250);
 
-/// What the planes report.
+/// Receivers for what the planes report.
 pub(super) struct Reports {
     pub(super) of_workers: mpsc::UnboundedReceiver<events::Event>,
     pub(super) of_kernel: mpsc::UnboundedReceiver<events::Event>,
 }
 
-/// Does what time and the workers' reports ask for, until the process ends.
+/// Handles what is due by time and what the workers report, until the process ends.
 pub(super) async fn keep(control: Arc<Control>, mut reports: OwnedMutexGuard<Reports>, moved: Arc<Moved>) {
     let Reports { of_workers, of_kernel } = &mut *reports;
     let (mut footings, mut rates) = (HashMap::new(), Rates::default());
@@ -52,14 +52,14 @@ pub(super) async fn keep(control: Arc<Control>, mut reports: OwnedMutexGuard<Rep
             },
             Some(report) = of_kernel.recv() => control.take_report(report),
             members = moved.next() => control.follow_addresses(&members),
-            // Never at once: a moment that stays due would make this loop spin.
+            // Never zero: a time that stays due would make this loop spin.
             () = tokio::time::sleep((next - now).max(Duration::from_millis(1))) => {}
         }
     }
 }
 
-/// Has listeners staple no more what is out of date, which some clients would refuse, and again what is not,
-/// and says so.
+/// Makes listeners stop stapling what is out of date, which some clients would refuse, and resume what is
+/// not; logs it.
 fn restaple(snapshot: &Snapshot) {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     for listener in &snapshot.listeners {
@@ -75,7 +75,7 @@ fn restaple(snapshot: &Snapshot) {
     }
 }
 
-/// Has the sessions end of backends that went down in pools that want it so, until the process ends.
+/// Ends the sessions of backends that went down, for pools configured so, until the process ends.
 pub(super) async fn end_sessions(
     proxy: Arc<ProxyPlane>,
     mut fallen: OwnedMutexGuard<mpsc::UnboundedReceiver<Fallen>>,
@@ -85,7 +85,7 @@ pub(super) async fn end_sessions(
     }
 }
 
-/// Which group of its backends each pool chose from when it was last looked at, by name.
+/// The group of backends that each pool chose from at the last look, by name.
 type Footings = HashMap<String, Option<TierKind>>;
 
 impl Control {
@@ -99,8 +99,8 @@ impl Control {
         }
     }
 
-    /// Probes the backends whose address has become another where they are now. One that is not in force yet
-    /// is looked at when it comes into force.
+    /// Probes the backends whose address has changed at their new address. One that is not in force yet is
+    /// probed when it is.
     fn follow_addresses(&self, moved: &[Member]) {
         let snapshot = self.snapshot();
         for Member { pool, backend } in moved {
@@ -111,8 +111,8 @@ impl Control {
         }
     }
 
-    /// Says when a pool has come to choose from another group of backends. Looks, instead of being told, so
-    /// that a pool that flaps within a moment is no news.
+    /// Reports when a pool begins to choose from another group of backends. It checks instead of being
+    /// notified, so that a pool that flaps within a moment causes no event.
     fn note_footings(&self, snapshot: &Snapshot, known: &mut Footings) {
         known.retain(|name, _| snapshot.pool(name).is_some());
         for pool in &snapshot.pools {
@@ -140,7 +140,7 @@ impl Control {
         }
     }
 
-    /// Remembers the last failure before an ejection; of one only per backend that a pool has now.
+    /// Remembers the last failure before an ejection, one for each backend that a pool has now.
     fn note_ejection(&self, pool: &str, backend: &str, reason: &str) {
         let snapshot = self.snapshot();
         let is_there = |pool: &str, backend: &str| {
@@ -151,14 +151,14 @@ impl Control {
         ejections.retain(|(pool, backend), _| is_there(pool, backend));
     }
 
-    /// The failure that had a backend ejected the last time; `None` when none was, or nobody has been told
+    /// The failure that last had a backend ejected; `None` when there was none, or it has not been reported
     /// yet.
     pub fn ejection_reason(&self, pool: &str, backend: &str) -> Option<String> {
         let ejections = lock(&self.ejections);
         ejections.get(&(pool.to_owned(), backend.to_owned())).cloned()
     }
 
-    /// Tells that a backend was ejected, and has it probed now.
+    /// Reports that a backend was ejected, and has it probed now.
     pub(super) fn tell_ejection(&self, name: String, address: String, until: Duration, reason: String) {
         let now = clock::now();
         let seconds = until.saturating_sub(now).as_secs_f64();
@@ -199,7 +199,7 @@ impl Control {
     }
 }
 
-/// What it means for those who are served by a pool that it has no backend left, as the end of a sentence.
+/// What it means for a pool's clients that it has no backend left, as the end of a sentence.
 fn what_follows(snapshot: &Snapshot, name: &str) -> String {
     let has_backends = |pool: &str| snapshot.pool(pool).is_some_and(|pool| pool.balance.tier().is_some());
     let mut all: Vec<String> = Vec::new();

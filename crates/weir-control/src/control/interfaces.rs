@@ -1,5 +1,5 @@
-//! Looks after interfaces that sockets of listeners are bound to. The kernel binds to the interface, not to
-//! its name: when it goes away and comes back, a socket stays with the one that is no more.
+//! Watches the interfaces that listeners' sockets are bound to. The kernel binds a socket to the interface,
+//! not to its name: if the interface is removed and created again, the socket stays with the removed one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use super::life::Phase;
 use crate::events::What;
 use crate::lock;
 
-/// Between two looks. A look costs a few system calls for each endpoint, and nothing where there is none.
+/// Interval between two looks. A look takes a few system calls for each endpoint bound to an interface.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// How it stands with each interface, by name.
+/// The state of each interface, by name.
 pub(super) type States = BTreeMap<Arc<str>, InterfaceState>;
 
-/// Looks again and again, until the process ends.
+/// Looks repeatedly, until the process ends.
 pub(super) async fn keep(control: Arc<Control>) {
     let mut told = BTreeMap::new();
     loop {
@@ -60,7 +60,7 @@ impl Control {
         *lock(&self.interfaces) = states;
     }
 
-    /// Interfaces of these names whose listeners get nothing now, as the last look found it.
+    /// Those of the named interfaces whose listeners get nothing now, according to the last look.
     pub fn lost_interfaces<'n>(&self, names: impl Iterator<Item = &'n str>) -> Vec<&'n str> {
         let states = lock(&self.interfaces);
         let is_lost = |name: &&str| states.get(*name).is_some_and(|state| *state != InterfaceState::Here);

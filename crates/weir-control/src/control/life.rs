@@ -1,4 +1,4 @@
-//! Where the process is in its life, and how it ends.
+//! The life cycle of the process, and how it ends.
 
 use std::io;
 use std::sync::Arc;
@@ -19,15 +19,15 @@ use crate::timestamp::Timestamp;
 use crate::token_keys;
 use crate::upgrade::{self, Passed, ProcessBefore, Purpose};
 
-/// How long an upgrade waits for what is being changed.
+/// How long an upgrade waits for changes in progress.
 const LONGEST_CHANGE: Duration = Duration::from_secs(60);
 
-/// Where the process is in its life.
+/// The phase of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Serving.
     Serving,
-    /// No longer accepting; what runs may end.
+    /// No longer accepting; existing sessions may end.
     Draining,
 }
 
@@ -42,11 +42,10 @@ impl Phase {
 }
 
 impl Control {
-    /// Stops accepting, waits for running work at most `runtime.drain`, and gives the number of sessions that
-    /// were cut off.
+    /// Stops accepting, waits at most `runtime.drain` for work in progress, and returns the number of
+    /// sessions that were cut off.
     ///
-    /// The service manager is not told that the service stops where another process serves on, since it does
-    /// not.
+    /// If another process serves on, the service manager is not told that the service stops.
     pub async fn drain(&self, leaving: Leaving<'_>) -> u64 {
         let succeeded = matches!(leaving, Leaving::ToSuccessorBut(_));
         let limit = self.snapshot().config.runtime.drain;
@@ -57,7 +56,7 @@ impl Control {
             self.notifier.stopping(&format!("draining {sessions} sessions, at most {limit:?}"));
         }
         self.bus.tell(What::Process { phase: "draining", detail: format!("{sessions} sessions") });
-        // Whoever comes after must not wait for what nobody here will serve.
+        // The next process must not wait for what this one will no longer do.
         self.orders().stop();
         if succeeded {
             self.kernel.leave();
@@ -72,21 +71,21 @@ impl Control {
         self.proxy.sessions() + self.kernel.open_flows()
     }
 
-    /// Ends the worker threads; what they still hold is cut off.
+    /// Ends the worker threads; the sessions that are left are cut off.
     pub fn stop(self) {
         self.proxy.stop();
     }
 
-    /// For whoever changes something for an operator, to be kept until that is done. `None` while an upgrade
-    /// is under way, in which nothing is to be changed.
+    /// To be held while making a change for an operator. `None` during an upgrade, in which nothing may be
+    /// changed.
     pub fn begin_change(&self) -> Option<OwnedRwLockReadGuard<()>> {
         self.changing.clone().try_read_owned().ok()
     }
 
-    /// Waits until what operators change is done, and has nothing changed from then on until this is dropped.
+    /// Waits for operators' changes in progress, and allows no others until this is dropped.
     ///
     /// # Errors
-    /// A change takes longer than anybody waits.
+    /// A change takes too long.
     pub async fn hold_changes(&self) -> io::Result<OwnedRwLockWriteGuard<()>> {
         let held = tokio::time::timeout(LONGEST_CHANGE, self.changing.clone().write_owned()).await;
         let why =
@@ -94,7 +93,7 @@ impl Control {
         held.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, why()))
     }
 
-    /// What a new process is given: sockets, and lines with what is known here. Nothing is to be changed
+    /// What a new process is given: sockets, and lines with this process's state. Nothing may be changed
     /// meanwhile ([`Control::hold_changes`]).
     ///
     /// # Errors
@@ -116,7 +115,7 @@ impl Control {
         Ok((sockets, self.carried_lines().into_iter().chain(quic_keys).collect()))
     }
 
-    /// What a new process needs of QUIC: sockets, and a line among what is known.
+    /// What a new process needs for QUIC: sockets, and a line of state.
     fn quic_for_successor(&self) -> io::Result<(Vec<Passed>, Option<String>)> {
         let speaks_h3 = |listener: &Arc<weir_state::Listener>| {
             listener.config.http().versions.contains(&weir_config::HttpVersion::H3)
@@ -127,7 +126,7 @@ impl Control {
         Ok(upgrade::pass_quic(self.proxy.hand_over_quic()?))
     }
 
-    /// The new process did not come up: what was prepared for it is undone.
+    /// Undoes what was prepared for a new process that failed to start.
     pub fn cancel_hand_over(&self) {
         self.proxy.cancel_hand_over();
         self.kernel.cancel_hand_over();
@@ -147,18 +146,18 @@ impl Control {
         lines
     }
 
-    /// Opens the log file anew.
+    /// Reopens the log files.
     pub fn reopen_logs(&self) {
         tracing::info!("reopening the access log");
         self.access_log.reopen();
     }
 
-    /// Access-log lines that the target did not take.
+    /// Access-log lines that the target did not accept.
     pub fn lost_log_lines(&self) -> u64 {
         self.access_log.lost_lines()
     }
 
-    /// The access logs by name, and how many lines are not in them, and why.
+    /// The access logs by name, with the numbers of missing lines by reason.
     pub fn missing_log_lines(&self) -> Vec<(String, [Missing; 5])> {
         self.access_log.missing()
     }
@@ -175,7 +174,7 @@ impl Control {
         format!("generation {}, listeners {listeners}, pools {pools}{reload}", snapshot.generation)
     }
 
-    /// Where the process is in its life.
+    /// The phase of the process.
     pub fn phase(&self) -> Phase {
         if self.phase.load(Ordering::Relaxed) == Phase::Serving as u8 {
             Phase::Serving
@@ -184,12 +183,12 @@ impl Control {
         }
     }
 
-    /// Notes that this process has taken over from another one.
+    /// Records that this process has taken over from another one.
     pub fn follows(&self, before: ProcessBefore) {
         *lock(&self.process_before) = Some(before);
     }
 
-    /// Whether the process before an upgrade still serves what it had begun.
+    /// Whether the process before an upgrade is still serving its sessions.
     pub fn has_process_before(&self) -> bool {
         let mut before = lock(&self.process_before);
         *before = before.take().filter(ProcessBefore::is_there);
@@ -201,12 +200,12 @@ impl Control {
         self.started
     }
 
-    /// For how long the process has been serving.
+    /// How long the process has been running.
     pub fn uptime(&self) -> Duration {
         clock::now().saturating_sub(self.started_at)
     }
 
-    /// What the proxy plane serves, as it was compiled for its workers.
+    /// What the proxy plane serves, compiled for its workers.
     pub fn compiled(&self) -> Arc<CompiledSnapshot> {
         self.proxy.compiled().expect("the control side is there once the first snapshot is served")
     }

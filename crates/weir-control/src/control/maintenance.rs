@@ -1,4 +1,4 @@
-//! Parts of the service that an operator switches off and on.
+//! Parts of the service that an operator puts into maintenance.
 
 use std::fmt;
 
@@ -10,12 +10,12 @@ use super::Control;
 use super::change::ChangeError;
 use crate::events::What;
 
-/// A listener that maintenance does not touch, though it uses what is in maintenance.
+/// A listener that maintenance does not affect, although it uses what is in maintenance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Untouched {
     /// Its name.
     pub listener: String,
-    /// What it speaks.
+    /// Its protocol.
     pub protocol: &'static str,
 }
 
@@ -31,7 +31,7 @@ impl Control {
         self.snapshot().maintenance.scopes()
     }
 
-    /// The listeners that use what is in maintenance and go on as if it were not, for they speak no HTTP.
+    /// The listeners that use what is in maintenance but continue, as they do not use HTTP.
     pub fn untouched_by(&self, scope: &Scope) -> Vec<Untouched> {
         let Scope::Pool(pool) = scope else { return Vec::new() };
         let snapshot = self.snapshot();
@@ -43,7 +43,7 @@ impl Control {
         users.map(of).collect()
     }
 
-    /// What is in maintenance, in words, and who goes on all the same.
+    /// What is in maintenance, in words, and which listeners continue.
     pub fn maintenance_words(&self) -> Vec<String> {
         let words = |scope: Scope| {
             let untouched = self.untouched_by(&scope);
@@ -53,11 +53,11 @@ impl Control {
         self.maintenance().into_iter().map(words).collect()
     }
 
-    /// Puts a part of the service into maintenance, or takes it out; in force at once, and until it is
-    /// switched again, over reloads and upgrades. To take [`Scope::All`] out takes out everything.
+    /// Puts a part of the service into maintenance, or takes it out. Takes effect at once and lasts until it
+    /// is changed again, across reloads and upgrades. Taking [`Scope::All`] out takes everything out.
     ///
     /// # Errors
-    /// Nothing that speaks HTTP has that name. What is gone can still be taken out.
+    /// Nothing for HTTP has that name. A part that was removed can still be taken out.
     pub fn switch_maintenance(&self, scope: Scope, on: bool) -> Result<(), ChangeError> {
         let snapshot = self.snapshot();
         if on || !snapshot.maintenance.scopes().contains(&scope) {
@@ -96,7 +96,7 @@ fn exists(snapshot: &Snapshot, scope: &Scope) -> Result<(), ChangeError> {
             let mut of = listeners().filter(|it| listener.as_deref().is_none_or(|name| it.name == name));
             let has = |it: &weir_config::Listener| it.routes.iter().any(|other| other.name == *route);
             match of.any(|it| is_http(it) && has(it)) {
-                // After the next reload it may be the position of another.
+                // After the next reload this may be the position of another route.
                 true if weir_config::is_position(route) => invalid(format!(
                     "route `{route}` has no name of its own, and would be another once routes are put before it; \
                      give it a `name`"

@@ -1,4 +1,4 @@
-//! Lines of maps that an operator's programs change.
+//! Changes to lines of maps by an operator's programs.
 
 use weir_config::LineEdit;
 
@@ -7,18 +7,18 @@ use crate::blocking::blocking;
 use crate::maps::{self, MapLineError};
 
 impl Control {
-    /// Has the map of that name say `value` of `key`, or nothing where that is `None`: in its file, and in
-    /// force when this returns. `Ok(None)` where it does already.
+    /// Sets the value for `key` in the map with that name, or removes the key if `value` is `None`: in its
+    /// file, and in force when this returns. `Ok(None)` if nothing had to be changed.
     ///
     /// # Errors
-    /// Nothing has changed then; says why.
+    /// The reason; nothing was changed.
     pub async fn change_map(
         &self,
         name: &str,
         key: String,
         value: Option<String>,
     ) -> Result<Option<LineEdit>, MapLineError> {
-        // One at a time, and none beside a reload, which reads the file too.
+        // One at a time, and not during a reload, which also reads the file.
         let _turn = self.reloading.lock().await;
         let snapshot = self.snapshot();
         let map = snapshot.maps.as_ref().and_then(|maps| maps.find(name)).cloned();

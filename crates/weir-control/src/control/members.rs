@@ -1,4 +1,4 @@
-//! Backends that come and go because a name stands for others.
+//! Adds and removes backends as the addresses of a name change.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::dns::{self, Group};
 use crate::events::What;
 use crate::publish::PublishError;
 
-/// Between two looks at those that leave.
+/// Interval between two checks of backends that are leaving.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Does what answers for names ask for, one change after the other, until the process ends.
+/// Makes the changes that answers for names require, one after the other, until the process ends.
 pub(super) async fn keep(control: Arc<Control>, mut heard: OwnedMutexGuard<mpsc::UnboundedReceiver<Group>>) {
     let mut look = tokio::time::interval(LOOK);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -31,7 +31,7 @@ pub(super) async fn keep(control: Arc<Control>, mut heard: OwnedMutexGuard<mpsc:
             },
             _ = look.tick() => None,
         };
-        // Who drains takes in nobody, and its successor asks for itself.
+        // A draining process adds none, and its successor resolves names itself.
         if control.phase() != Phase::Serving {
             continue;
         }
@@ -43,16 +43,17 @@ pub(super) async fn keep(control: Arc<Control>, mut heard: OwnedMutexGuard<mpsc:
 }
 
 impl Control {
-    /// Does what an answer for a name asks for, or the pool since it has become another one.
+    /// Makes the changes that an answer for a name requires, also when the pool has been replaced since.
     async fn follow_name(&self, group: &Group) {
         let snapshot = self.snapshot();
         let Some(pool) = snapshot.pool(&group.pool) else { return };
         let mut present = self.present(pool, group);
-        // Over TLS a member has to prove the name that brought it: there it leaves, and comes by the other.
+        // Over TLS a backend has to prove the name that it belongs to, so there it leaves one name and joins
+        // by the other.
         if pool.config.tls.is_none() {
             let names: Vec<Group> = dns::groups_of(pool).filter(|it| it != group).collect();
             let has = |group: &Group, it: &Present| self.names().has(group, it.wanted.address);
-            // Whom another name has is not missing.
+            // A backend that another name still has is not missing.
             present.retain(|it| has(group, it) || !names.iter().any(|other| has(other, it)));
             for owner in &names {
                 let members = self.present(pool, owner);
@@ -68,7 +69,7 @@ impl Control {
         }
     }
 
-    /// Takes out those that have left and have nothing more to do.
+    /// Removes backends that have left and have nothing more to do.
     async fn let_go(&self) {
         let snapshot = self.snapshot();
         let is_leaving = |pool: &Arc<Pool>| pool.backends.iter().any(|it| it.balance.is_leaving());
@@ -83,7 +84,7 @@ impl Control {
         }
     }
 
-    /// The backends that a name stands for, as they are.
+    /// The backends of a name in their current state.
     fn present(&self, pool: &Pool, group: &Group) -> Vec<Present> {
         let of_group = pool.config.backends.iter().zip(&pool.backends);
         let of_group = of_group.filter(|(_, backend)| dns::is_of(backend, group));
@@ -100,7 +101,7 @@ impl Control {
         });
         let mut present: Vec<Present> = present.collect();
         if !weir_config::is_service(&group.name) {
-            // What the config says of all of them is nothing that an answer could change.
+            // The config sets these for all of them; an answer can't change that.
             present.iter_mut().for_each(|it| (it.wanted.weight, it.wanted.is_backup) = (1, false));
         }
         present
@@ -142,8 +143,8 @@ impl Control {
             let (index, pool) = pool_of(before, &group.pool)?;
             let config = dns::config_of(pool, group, wanted);
             let config = config.ok_or_else(|| ChangeError::Exists(wanted.address.to_string()))?;
-            // The first of all serve at once, as those of a file do; whoever comes later shows first that it
-            // is up, where anybody asks.
+            // The first backends of a pool serve at once, as those from a file do; later ones must first be
+            // found up, if they are probed.
             let is_first = pool.backends.is_empty();
             is_new = !is_first;
             let is_assumed_up = is_first || pool.config.health.check == Check::Off;
@@ -152,7 +153,7 @@ impl Control {
         });
         let snapshot = match changed.await {
             Ok(snapshot) => snapshot,
-            // Another name stands for it, too, or the file names it.
+            // Another name has it as well, or the file names it.
             Err(ChangeError::Exists(_)) => return Ok(false),
             Err(error) => return Err(error),
         };
@@ -185,8 +186,8 @@ impl Control {
         Ok(true)
     }
 
-    /// Has a member get no new work, or get it again. The last one that gets any stays, and so does one that
-    /// is ready while no other is.
+    /// Stops giving a backend new work, or starts again. Does not stop the last one that gets work, nor one
+    /// that is ready while no other is.
     fn mark(&self, group: &Group, address: &str, is_leaving: bool) -> bool {
         let snapshot = self.snapshot();
         let Some((pool, index)) = member_of(&snapshot, group, address) else { return false };
@@ -207,7 +208,7 @@ impl Control {
         let changed = self.publisher.change_pool(|before| {
             let (index, pool) = pool_of(before, &group.pool)?;
             let member = member_of(before, group, address)
-                // It may have been named again in the meantime.
+                // The name may have got it back meanwhile.
                 .filter(|(pool, member)| pool.backends[*member].balance.is_leaving());
             let (_, member) = member.ok_or_else(|| ChangeError::no_backend(address, pool))?;
             Ok::<_, ChangeError>(before.without_backend(index, member))
@@ -220,12 +221,12 @@ impl Control {
     }
 }
 
-/// Whether a backend has come lately, and no probe has said yet whether it is up.
+/// Whether a backend was added recently, and no probe has found yet whether it is up.
 fn is_untried(backend: &Backend) -> bool {
     backend.balance.health() == Health::Unknown && !backend.balance.is_assumed_up()
 }
 
-/// A backend that a name stands for: its pool, and its index there.
+/// A backend of a name: its pool, and its index there.
 fn member_of<'s>(snapshot: &'s Snapshot, group: &Group, address: &str) -> Option<(&'s Arc<Pool>, usize)> {
     let pool = snapshot.pool(&group.pool)?;
     let index = pool.backends.iter().position(|it| it.address == address && dns::is_of(it, group))?;

@@ -1,11 +1,10 @@
-//! The control side in one piece: everything that changes what is in force goes through here.
+//! The control side as a whole: everything that changes what is in force goes through here.
 //!
-//! One file for each thing that is asked of it: [`apply`] puts the config file in force, [`change`] does what
-//! an operator asks about single backends, [`maintenance`] about parts of the service, [`roster`] what the
-//! watch of a cluster does, [`members`] what names do, [`uploads`] does what is asked about certificates and
-//! [`map_lines`] about maps, [`shared_keys`] looks after files of ticket keys, [`interfaces`] after those
-//! that listeners are bound to, [`house`] does what time and the workers ask for, and [`life`] ends the
-//! process.
+//! There is one file for each task: [`apply`] puts the config file in force; [`change`] makes operators'
+//! changes to single backends, [`maintenance`] to parts of the service, [`uploads`] to certificates and
+//! [`map_lines`] to maps; [`roster`] makes the changes for watched clusters and [`members`] for names;
+//! [`shared_keys`] watches files of ticket keys, and [`interfaces`] the interfaces that listeners are bound
+//! to; [`house`] handles what is due by time and what workers report, and [`life`] ends the process.
 
 mod apply;
 mod change;
@@ -63,8 +62,8 @@ pub struct Start {
     pub source: Source,
     /// The config, checked.
     pub config: Config,
-    /// Worker threads that the command line asks for, whatever a config says, now and at reloads; `None`
-    /// leaves it to the config.
+    /// Number of worker threads from the command line, which overrides every config, now and at reloads;
+    /// `None` leaves it to the config.
     pub workers: Option<usize>,
     /// Running workers that serve nothing yet.
     pub plane: ProxyPlane,
@@ -72,19 +71,19 @@ pub struct Start {
     pub reports: mpsc::UnboundedReceiver<events::Event>,
     /// The access log, reconfigured at each reload.
     pub access_log: AccessLog,
-    /// What the admin API goes by, read anew at each reload; `None` where there is none.
+    /// The files of the admin API, read again at each reload; `None` without an admin API.
     pub admin_files: Option<Arc<dyn Reread>>,
     /// What an older process knew about the backends.
     pub carried: Carried,
     /// What an older process hands over of its kernel plane.
     pub kernel: Option<DirectoryLock>,
-    /// Told the log level at each reload.
+    /// Called with the log level at each reload.
     pub on_level: Box<dyn Fn(weir_config::Level) + Send + Sync>,
-    /// The way to the service manager.
+    /// The connection to the service manager.
     pub notifier: Notifier,
 }
 
-/// What is true right now, and how to change it.
+/// The current state, and the means to change it.
 pub struct Control {
     publisher: Publisher,
     proxy: Arc<ProxyPlane>,
@@ -94,15 +93,15 @@ pub struct Control {
     ledger: Mutex<ReloadLedger>,
     /// The last failure of each backend that passive health ejected, by pool and address.
     ejections: Mutex<BTreeMap<(String, String), String>>,
-    /// What the last look at interfaces has found.
+    /// What the last look at interfaces found.
     interfaces: Mutex<interfaces::States>,
-    /// One reload at a time; the next one waits and then reads the file anew.
+    /// Allows one reload at a time; the next one waits and then reads the file again.
     reloading: tokio::sync::Mutex<()>,
-    /// Shared by whoever changes something for an operator; held by an upgrade, from before it looks at what
-    /// it hands over: the new process would know nothing of what is changed here after that.
+    /// Held shared by changes for operators, and exclusively by an upgrade before it reads what it hands
+    /// over: the new process would not know about changes made after that.
     changing: Arc<RwLock<()>>,
     source: Source,
-    /// What the files for TLS said when the config in force was read.
+    /// Digest of the files for TLS when the config in force was read.
     files: Mutex<Option<[u8; 32]>>,
     admin_files: Option<Arc<dyn Reread>>,
     workers: Option<usize>,
@@ -110,7 +109,7 @@ pub struct Control {
     on_level: Box<dyn Fn(weir_config::Level) + Send + Sync>,
     notifier: Notifier,
     phase: AtomicU8,
-    /// While it is not known to have ended.
+    /// Set as long as it is not known to have ended.
     process_before: Mutex<Option<ProcessBefore>>,
     started: Timestamp,
     started_at: Duration,
@@ -136,7 +135,7 @@ impl Control {
         let kernel = Arc::new(KernelPlane::new(bus.clone(), kernel_reports, start.kernel));
         followers.board.ask_by(kernel.vip_probes());
         let others = vec![proxy.clone() as Arc<dyn Plane>];
-        // One copy of each counter for every worker, and one for the thread of the kernel plane.
+        // One copy of each counter for every worker, and one for the kernel plane's thread.
         let (workers, planes) = (proxy.workers() + 1, Planes { kernel: kernel.clone(), others });
         let publisher =
             Publisher::start(planes, workers, config, &start.carried, followers.clone(), in_force).await?;
@@ -186,7 +185,7 @@ impl Control {
         Ok(control)
     }
 
-    /// What is in force.
+    /// The snapshot in force.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.publisher.snapshot()
     }
@@ -211,27 +210,27 @@ impl Control {
         &self.bus
     }
 
-    /// The way to the service manager.
+    /// The connection to the service manager.
     pub fn notifier(&self) -> &Notifier {
         &self.notifier
     }
 
-    /// What probes have found.
+    /// The results of probes.
     pub fn board(&self) -> &Board {
         &self.followers.board
     }
 
-    /// Roles of servers that replicate to each other.
+    /// Roles of servers that replicate from each other.
     pub fn watch(&self) -> &Watch {
         &self.followers.watch
     }
 
-    /// Certificates on order.
+    /// Certificates to order.
     pub fn orders(&self) -> &Orders {
         &self.followers.orders
     }
 
-    /// What host names stand for.
+    /// The addresses of host names.
     pub fn names(&self) -> &Names {
         &self.followers.names
     }

@@ -1,5 +1,4 @@
-//! What shares of attempts succeed at the backends of each pool, counted from one interval to the next
-//! (`success_rate`).
+//! The success rates of each pool's backends, measured in intervals (`success_rate`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -57,7 +56,8 @@ fn number(backend: &Backend) -> usize {
     Arc::as_ptr(&backend.balance).addr()
 }
 
-/// Attempts that have ended, and those that failed. Not one read at one moment, which an interval evens out.
+/// Attempts that have ended, and those that failed. They are not read atomically, which averages out over an
+/// interval.
 fn counted(backend: &Backend) -> Counted {
     let in_flight = u64::from(backend.balance.in_flight());
     Counted {

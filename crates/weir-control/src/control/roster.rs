@@ -1,4 +1,4 @@
-//! Backends that come and go because their group says so.
+//! Adds and removes backends as their cluster's membership changes.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use crate::cluster::RosterChange;
 use crate::events::What;
 use crate::publish::PublishError;
 
-/// Does what the watch of the clusters asks for, one change after the other, until the process ends.
+/// Makes the changes that the watch of the clusters asks for, one after the other, until the process ends.
 pub(super) async fn keep(
     control: Arc<Control>,
     mut changes: OwnedMutexGuard<mpsc::UnboundedReceiver<RosterChange>>,
 ) {
     while let Some(change) = changes.recv().await {
-        // Who drains takes in nobody, and its successor has found them itself.
+        // A draining process adds none, and its successor finds them itself.
         if control.phase() != Phase::Serving {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Looks after files of ticket keys that several Weirs share: who writes them need tell nobody.
+//! Watches files of ticket keys that several Weirs share, so that whatever writes them need not notify Weir.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use super::Control;
 use crate::blocking::blocking;
 
-/// Between two looks at a file.
+/// Interval between two checks of a file.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// Looks at the files of ticket keys again and again, until the process ends.
+/// Checks the files of ticket keys repeatedly, until the process ends.
 pub(super) async fn keep(control: Arc<Control>) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
@@ -21,7 +21,7 @@ pub(super) async fn keep(control: Arc<Control>) {
         if shared.is_empty() {
             continue;
         }
-        // A disk may be another machine's.
+        // The files may be on another machine's disk.
         let looking = blocking(move || {
             for (listener, keys) in shared {
                 match keys.look_again() {

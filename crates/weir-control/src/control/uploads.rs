@@ -1,4 +1,4 @@
-//! Certificates that an operator's programs put into the folder of a listener, and take out of it.
+//! Certificates that an operator's programs put into the folder of a listener, and remove from it.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -10,18 +10,18 @@ use super::Control;
 use crate::events::What;
 use crate::store;
 
-/// Why a certificate was not taken, or not taken out.
+/// Why a certificate was not accepted, or not removed.
 #[derive(Debug)]
 pub enum UploadError {
     /// No listener with TLS has that name.
     NoListener(String),
     /// The listener has no `certificate_folder`.
     NoFolder(String),
-    /// There is none of that name.
+    /// There is no certificate with that name.
     NoCertificate(String),
-    /// It can't be served, or can't have that name; says why.
+    /// It can't be served, or the name is not allowed; says why.
     Refused(String),
-    /// There are as many as there may be.
+    /// The folder has the most certificates allowed.
     Full,
     /// The folder can't be read or written.
     Store(io::Error),
@@ -45,12 +45,11 @@ impl fmt::Display for UploadError {
 }
 
 impl Control {
-    /// Checks a certificate and its key, PEM both, keeps them in the listener's folder under `name`, and
-    /// serves them to whoever connects from then on, at all listeners of that folder. One of that name is
-    /// replaced.
+    /// Checks a certificate and its key, both PEM, stores them in the listener's folder under `name`, and
+    /// serves them to new connections at all listeners with that folder. Replaces one with the same name.
     ///
     /// # Errors
-    /// Nothing has changed then; says why.
+    /// The reason; nothing was changed.
     pub async fn put_certificate(
         &self,
         listener: &str,
@@ -64,7 +63,7 @@ impl Control {
         }
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let (facts, text) = folder::check(certificate, key, now).map_err(UploadError::Refused)?;
-        // A reload at the same time might have read the folder before, and be put in force afterwards.
+        // A concurrent reload might have read the folder before, and be put in force afterwards.
         let _turn = self.reloading.lock().await;
         let kept_in = self.certificate_folder(listener)?;
         let others = folder::names(&kept_in).map_err(UploadError::Store)?;
@@ -75,7 +74,7 @@ impl Control {
         store::make_folder(&kept_in).map_err(UploadError::Store)?;
         let before = weir_tls::read_regular(&file, u64::MAX).ok();
         if let Err(error) = store::write(file.clone(), text.into_bytes()).await {
-            // Of what a full disk has taken, part of a key, nobody has use.
+            // A key that was partly written to a full disk is useless.
             store::release(&file);
             return Err(UploadError::Store(error));
         }
@@ -87,10 +86,10 @@ impl Control {
         Ok(Facts { file, ..facts })
     }
 
-    /// Takes a certificate out of the listener's folder; who is connected keeps what it was shown.
+    /// Removes a certificate from the listener's folder; open connections are not affected.
     ///
     /// # Errors
-    /// Nothing has changed then; says why.
+    /// The reason; nothing was changed.
     pub async fn remove_certificate(&self, listener: &str, name: &str) -> Result<(), UploadError> {
         let _turn = self.reloading.lock().await;
         let kept_in = self.certificate_folder(listener)?;
@@ -109,10 +108,10 @@ impl Control {
         Ok(())
     }
 
-    /// Where certificates of a listener are put.
+    /// The folder for certificates of a listener.
     ///
     /// # Errors
-    /// There is no such listener, or it takes none.
+    /// There is no such listener, or it has no folder.
     pub fn certificate_folder(&self, listener: &str) -> Result<PathBuf, UploadError> {
         let snapshot = self.snapshot();
         let found = snapshot.config.listeners.iter().find(|it| it.name == listener);
@@ -122,8 +121,8 @@ impl Control {
         tls.certificate_folder.clone().ok_or_else(|| UploadError::NoFolder(listener.to_owned()))
     }
 
-    /// Has a file be what it was, where the folder could not be taken up, and those listeners that have taken
-    /// it up go back. What fails here stays for the operator: the call has failed, and says why.
+    /// Restores a file if the folder could not be loaded, and makes the listeners that have loaded it go
+    /// back. Failures here are left to the operator: the call has failed, and says why.
     async fn put_back(&self, kept_in: &Path, file: &Path, before: Option<Vec<u8>>) {
         let done = match before {
             Some(before) => store::write(file.to_owned(), before).await,
@@ -135,7 +134,7 @@ impl Control {
         let _ = self.take_up(kept_in, file);
     }
 
-    /// Has all listeners of a folder serve what it holds now that `file` has changed.
+    /// Makes all listeners with a folder serve its content, now that `file` has changed.
     fn take_up(&self, kept_in: &Path, file: &Path) -> Result<(), UploadError> {
         for listener in self.snapshot().listeners.iter().filter_map(|listener| listener.tls.as_ref()) {
             let taken = listener.take_up_folder(kept_in, file);

@@ -1,5 +1,5 @@
-//! Says in the log when a certificate that is served comes near its end, and when it is there. What is so
-//! already when it is loaded is told then, with the file that names it.
+//! Logs when a served certificate is about to expire, and when it has. If that is already so when it is
+//! loaded, it is reported then, with the file.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -12,10 +12,10 @@ use weir_tls::{Facts, Validity};
 use super::Control;
 use crate::certificates::describe_validity;
 
-/// Between two looks: nobody needs to hear of it to the second.
+/// Interval between two looks; nobody needs to know it to the second.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
-/// Looks again and again, until the process ends.
+/// Looks repeatedly, until the process ends.
 pub(super) async fn keep(control: Arc<Control>) {
     let mut told = Told::default();
     loop {
@@ -35,14 +35,14 @@ struct Served {
     renewal: Renewal,
 }
 
-/// Who sees to it that there is a newer one in time.
+/// How the certificate is renewed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Renewal {
-    /// Whoever writes its file.
+    /// By whatever writes its file.
     ByHand,
-    /// Weir.
+    /// By Weir.
     ByOrder,
-    /// Weir, which has not succeeded.
+    /// By Weir, which has not succeeded.
     Failing,
 }
 
@@ -64,7 +64,7 @@ fn served(control: &Control, snapshot: &Snapshot) -> Vec<Served> {
     all
 }
 
-/// How far a certificate had come when it was last spoken of.
+/// How close to its expiry a certificate was when this was last logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Good,
@@ -72,24 +72,25 @@ enum Stage {
     Ended,
 }
 
-/// What has been told of each certificate, by its listener, its file and its end.
+/// What was logged for each certificate, by listener, file and expiry.
 #[derive(Default)]
 struct Told(HashMap<(String, PathBuf, Option<i64>), Stage>);
 
 impl Told {
-    /// Of `served`, those that are nearer to their end than when they were last spoken of.
+    /// Those of `served` that are closer to their expiry than was last logged.
     fn news(&mut self, served: Vec<Served>, now: SystemTime) -> Vec<Served> {
         let mut after = HashMap::new();
         let news = served.into_iter().filter(|it| {
             let key = (it.listener.clone(), it.facts.file.clone(), it.facts.not_after);
             let stage = match it.facts.validity(now) {
-                // What is under way is no news before it fails.
+                // A certificate that is being ordered is not worth reporting before that fails.
                 _ if it.renewal == Renewal::ByOrder => Stage::Good,
                 Validity::Good | Validity::NotYet(_) => Stage::Good,
                 Validity::EndsSoon(_) => Stage::EndsSoon,
                 Validity::Ended(_) => Stage::Ended,
             };
-            // Of one that was loaded since all has been told that is to be told; of those on order nothing.
+            // For one that was loaded since, everything was already reported at loading; for those by ACME
+            // nothing was.
             let unknown = if it.renewal == Renewal::ByHand { stage } else { Stage::Good };
             let before = self.0.get(&key).copied().unwrap_or(unknown);
             after.insert(key, stage.max(before));

@@ -1,5 +1,5 @@
-//! What becomes of the backends that a name stands for when it stands for others: who joins, who is drained,
-//! who leaves. Pure: it compares an answer with what is there.
+//! What happens to the backends of a name when its addresses change: which join, which are drained, which
+//! leave. No I/O: it compares an answer with the current backends.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -7,55 +7,56 @@ use std::time::Duration;
 
 use super::message::Service;
 
-/// Answers in a row that lack a member before it is drained (count): name servers of some kinds give another
-/// part of their addresses each time.
+/// Number of answers in a row without a member before it is drained: some name servers return different
+/// subsets of the addresses each time.
 const MISSED: u32 = 2;
 
-/// Before a member that leaves goes, though it has nothing to do (time): what the kernel plane has begun is
-/// counted a moment later.
+/// Least time before an idle member that is leaving is removed: what the kernel plane has begun is counted a
+/// moment later.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// The largest weight that a backend has.
+/// The largest weight of a backend.
 const MOST_WEIGHT: u32 = weir_balance::MAX_WEIGHT;
 
-/// One address that a name stands for.
+/// One address of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Where.
+    /// The address.
     pub address: SocketAddr,
-    /// Its share; 1 where the name says nothing of it.
+    /// Its share; 1 if the name gives none.
     pub weight: u32,
-    /// Used only while no other is there.
+    /// Used only while no other is available.
     pub is_backup: bool,
 }
 
-/// A backend that a name stands for.
+/// A backend of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Present {
-    /// What it was wanted as.
+    /// The address, weight and tier it has now.
     pub wanted: Wanted,
-    /// Requests, connections and flows that it works on (count).
+    /// Requests, connections and flows in progress (count).
     pub in_flight: u32,
-    /// Whether its name no longer stands for it, so that it takes no new work.
+    /// Whether its name no longer has it, so that it gets no new work.
     pub is_leaving: bool,
-    /// Whether it has come lately, and no probe has said yet whether it is up.
+    /// Whether it was added recently, and no probe has found yet whether it is up.
     pub is_untried: bool,
-    /// Whether an operator has it in maintenance: were it let go, it would work again once it is named again.
+    /// Whether an operator has put it into maintenance: if it were removed, it would get work again once the
+    /// name has it again.
     pub in_maintenance: bool,
 }
 
-/// What is to be done about a backend.
+/// A change to make to a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It comes.
+    /// Add it.
     Join(Wanted),
-    /// It has another weight, or another tier.
+    /// Change its weight or its tier.
     Alter(Wanted),
-    /// It gets no new work.
+    /// Give it no new work.
     Drain(SocketAddr),
-    /// It gets work again.
+    /// Give it work again.
     Return(SocketAddr),
-    /// It goes.
+    /// Remove it.
     Leave(SocketAddr),
 }
 
@@ -64,10 +65,11 @@ pub enum Change {
 pub enum Gap {
     /// Nothing.
     None,
-    /// Addresses of a family of which it has none: the question for them failed. Some name servers never
-    /// answer it, and whoever is missing in the other family is missing.
+    /// The addresses of a family of which it has none, because the question for them failed. Some name
+    /// servers never answer it, so members of the other family that are not in the answer still count as
+    /// missing.
     Family,
-    /// Anything.
+    /// Any addresses.
     Any,
 }
 
@@ -81,7 +83,7 @@ impl Gap {
     }
 }
 
-/// How often in a row members were missing, and since when they leave.
+/// How many answers in a row members were missing from, and since when they are leaving.
 #[derive(Debug, Default)]
 pub struct MemberLedger {
     missed: HashMap<SocketAddr, u32>,
@@ -89,9 +91,9 @@ pub struct MemberLedger {
 }
 
 impl MemberLedger {
-    /// Compares a good answer with the members. Whom the `gap` may hide is not missing. Nobody is drained
-    /// either while those who come have not shown what they are: where all are replaced, the old ones serve
-    /// until then.
+    /// Compares an answer with the members. A member that the `gap` may hide is not missing. No member is
+    /// drained either while new ones have not proved to be up: if all are replaced, the old ones serve until
+    /// then.
     pub fn compare(
         &mut self,
         answer: &[Wanted],
@@ -142,8 +144,8 @@ impl MemberLedger {
         changes
     }
 
-    /// Members that leave and have nothing left to do, or have had `patience` for it. Those in maintenance
-    /// stay for as long as they are.
+    /// Members that are leaving and have nothing left to do, or have had `patience` for it. Those in
+    /// maintenance stay until it ends.
     pub fn gone(&mut self, members: &[Present], patience: Duration, now: Duration) -> Vec<Change> {
         let mut gone = Vec::new();
         for member in members.iter().filter(|member| member.is_leaving && !member.in_maintenance) {
@@ -156,14 +158,14 @@ impl MemberLedger {
         gone
     }
 
-    /// Whether somebody was missing in the last answer, so that it is worth asking again soon.
+    /// Whether a member was missing from the last answer, so that it is worth asking again soon.
     pub fn doubts(&self) -> bool {
         !self.missed.is_empty()
     }
 }
 
-/// The addresses of a host as members, as many as may be. Those that are members already come first, so that
-/// an answer in another order changes nothing.
+/// The addresses of a host as members, up to the limit. Existing members come first, so that an answer in
+/// another order changes nothing.
 pub(super) fn of_addresses(
     addresses: impl IntoIterator<Item = SocketAddr>,
     members: &[Present],
@@ -173,11 +175,11 @@ pub(super) fn of_addresses(
     bounded(addresses.into_iter().map(wanted).collect(), members, most)
 }
 
-/// The services of a name, with the addresses that each host has, as members.
+/// The services of a name as members, with the addresses of each host.
 ///
-/// Those of the lowest priority serve, all others are backups (RFC 2782 has a client try one priority after
-/// the other; here there are two tiers). Weights keep their proportions within what a backend may have; of
-/// one without a weight among others that have some RFC 2782 says that it should be chosen very seldom.
+/// Those of the lowest priority serve, and all others are backups (RFC 2782 lets a client try one priority
+/// after the other; here there are two tiers). Weights keep their proportions within the limit of a backend.
+/// For a record with weight 0 among others RFC 2782 says that it should be chosen very rarely.
 pub(super) fn of_services(
     services: &[(Service, Vec<SocketAddr>)],
     members: &[Present],
@@ -198,7 +200,7 @@ pub(super) fn of_services(
             let (weight, is_backup) = (weight_of(service.weight), service.priority > first);
             let wanted = Wanted { address: *address, weight, is_backup };
             let said = all.entry(*address).or_insert(wanted);
-            // Two records that lead to one place are one member, in the better of the two tiers.
+            // Two records that lead to the same address are one member, in the better of the two tiers.
             if said.is_backup && !is_backup {
                 *said = wanted;
             }

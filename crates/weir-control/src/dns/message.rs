@@ -1,7 +1,7 @@
-//! One question to a name server, and what an answer says to it (RFC 1035; SRV: RFC 2782).
+//! One question to a name server, and the evaluation of its answer (RFC 1035; SRV: RFC 2782).
 //!
-//! An answer is believed only where it repeats the question under its number, and only records count that the
-//! name in question leads to: what else a server adds is nobody's answer.
+//! An answer is accepted only if it repeats the question and its id, and only records that the name leads to
+//! count: anything else that a server adds is ignored.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,19 +9,19 @@ use std::time::Duration;
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 
-/// Bytes that a datagram may have without being cut on its way (the DNS flag day of 2020).
+/// Longest datagram in bytes that is not fragmented on its way (the DNS flag day of 2020).
 pub(super) const DATAGRAM_BYTES: u16 = 1232;
 /// Longest chain of CNAMEs that is followed (count).
 const MOST_ALIASES: usize = 16;
 
-/// What is asked for.
+/// The record type asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// IPv4 addresses.
     A,
     /// IPv6 addresses.
     Aaaa,
-    /// Who offers a service.
+    /// The hosts that provide a service.
     Srv,
 }
 
@@ -35,60 +35,60 @@ impl Kind {
     }
 }
 
-/// A question under a number of its own.
+/// A question with its id.
 #[derive(Debug)]
 pub(super) struct Question {
     number: u16,
     name: Name,
     kind: Kind,
-    /// Whether it says that longer datagrams are taken (EDNS, RFC 6891).
+    /// Whether it announces that longer datagrams are accepted (EDNS, RFC 6891).
     is_extended: bool,
 }
 
-/// A record of SRV.
+/// An SRV record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Service {
-    /// Lower ones are to be used first.
+    /// Lower values are to be used first.
     pub priority: u16,
     /// Share within its priority.
     pub weight: u16,
-    /// Where the service listens.
+    /// The port of the service.
     pub port: u16,
-    /// The host, without the dot at its end.
+    /// The host, without the trailing dot.
     pub host: String,
 }
 
-/// What a server said.
+/// A server's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Said {
-    /// These addresses, for so long; empty where the name has none of that kind.
+    /// These addresses, valid for this long; empty if the name has none of that type.
     Addresses(Vec<IpAddr>, Option<Duration>),
-    /// These services, for so long; empty where there are none.
+    /// These services, valid for this long; empty if there are none.
     Services(Vec<Service>, Option<Duration>),
-    /// There is no such name.
+    /// The name does not exist.
     NoSuchName,
     /// The answer does not fit into a datagram.
     Cut,
-    /// The server does not know the extension that the question has (RFC 6891 section 7).
+    /// The server does not support EDNS, which the question uses (RFC 6891 section 7).
     NotExtended,
-    /// The server can't or won't answer: why.
+    /// The server can't or won't answer; the reason.
     Failed(String),
 }
 
 impl Question {
-    /// `Err` says why there can't be such a name.
+    /// `Err` is the reason why the name is invalid.
     pub fn new(number: u16, name: &str, kind: Kind) -> Result<Question, String> {
         let mut name = Name::from_ascii(name).map_err(|error| format!("{name:?} is no name: {error}"))?;
         name.set_fqdn(true);
         Ok(Question { number, name, kind, is_extended: true })
     }
 
-    /// The same for a server that knows no extensions.
+    /// The same question for a server that does not support EDNS.
     pub fn plain(&self, number: u16) -> Question {
         Question { number, name: self.name.clone(), kind: self.kind, is_extended: false }
     }
 
-    /// As it is sent.
+    /// The encoded message.
     pub fn bytes(&self) -> Result<Vec<u8>, String> {
         let mut message = Message::new(self.number, MessageType::Query, OpCode::Query);
         message.metadata.recursion_desired = true;
@@ -101,9 +101,9 @@ impl Question {
         message.to_vec().map_err(|error| format!("the question can't be written: {error}"))
     }
 
-    /// What these bytes say. `None` where they are no answer to this question, whoever sent them.
+    /// Parses an answer. `None` if the bytes are not an answer to this question, whoever sent them.
     pub fn answer_in(&self, bytes: &[u8]) -> Option<Said> {
-        // The number first: most of what is not ours is not worth reading.
+        // The id is checked first: most other messages are not worth parsing.
         if !self.has_number_of(bytes) {
             return None;
         }
@@ -116,7 +116,7 @@ impl Question {
                     && query.query_class == DNSClass::IN
                     && query.name == self.name
             }
-            // Who does not understand a question can't repeat it.
+            // A server that does not understand a question can't repeat it.
             [] => is_not_understood,
             _ => false,
         };
@@ -138,12 +138,12 @@ impl Question {
         })
     }
 
-    /// Whether a message has the number of this question.
+    /// Whether a message has the id of this question.
     pub fn has_number_of(&self, bytes: &[u8]) -> bool {
         bytes.starts_with(&self.number.to_be_bytes())
     }
 
-    /// The records of the name that the question leads to.
+    /// The records for the name, following CNAMEs.
     fn records(&self, answers: &[Record]) -> Said {
         let of_class = |record: &&Record| record.dns_class == DNSClass::IN;
         let mut name = &self.name;
@@ -166,7 +166,7 @@ impl Question {
                 (RData::SRV(service), Kind::Srv) => {
                     let host = service.target.to_ascii();
                     let host = host.trim_end_matches('.').to_owned();
-                    // A dot alone says that the service is not offered.
+                    // A single dot means that the service is not available.
                     if !host.is_empty() && service.port != 0 {
                         let (priority, weight, port) = (service.priority, service.weight, service.port);
                         services.push(Service { priority, weight, port, host });

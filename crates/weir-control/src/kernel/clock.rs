@@ -1,12 +1,12 @@
-//! The clock that the program in the kernel goes by.
+//! The clock of the program in the kernel.
 
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// The program's clock: the host's, also where this process is in a time namespace, which has another
+/// The program's clock, which is the host's, even if this process is in a time namespace with another one
 /// (time_namespaces(7)).
 pub(super) fn monotonic() -> Duration {
-    // It can't change once a process is in there.
+    // It can't change once a process is in the namespace.
     static AHEAD_NANOS: LazyLock<i128> = LazyLock::new(|| {
         // Without the file there are no time namespaces.
         std::fs::read_to_string("/proc/self/timens_offsets").map_or(0, |offsets| monotonic_offset(&offsets))
@@ -20,7 +20,7 @@ fn nanos(seconds: i128, nanos: i128) -> i128 {
     seconds * 1_000_000_000 + nanos
 }
 
-/// How far the monotonic clock of a namespace is ahead of the host's, nanoseconds.
+/// How far the namespace's monotonic clock is ahead of the host's, in nanoseconds.
 fn monotonic_offset(offsets: &str) -> i128 {
     let mut lines = offsets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let offset = lines.find_map(|words| match words[..] {

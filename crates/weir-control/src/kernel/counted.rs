@@ -1,12 +1,12 @@
-//! What the kernel has counted since the last look, added to the cells that metrics, status and logs read: a
-//! listener and a backend have the same rows on either plane.
+//! Adds what the kernel has counted since the last look to the counters that metrics, status and logs read,
+//! so that a listener or backend has the same rows on either plane.
 
 use weir_l4::layout::{Counter, Verdict};
 use weir_state::Snapshot;
 
 use super::{Seen, SeenListener};
 
-/// Adds what `now` has more than `before`.
+/// Adds the difference between `before` and `now`.
 pub fn add(snapshot: &Snapshot, before: &Seen, now: &Seen) {
     for listener in &snapshot.listeners {
         let Some(seen) = now.listeners.get(&listener.config.name) else { continue };
@@ -16,8 +16,8 @@ pub fn add(snapshot: &Snapshot, before: &Seen, now: &Seen) {
         cells.bytes_received.add(more(Verdict::ToBackend));
         cells.bytes_sent.add(more(Verdict::ToClient));
         let Some(pool) = listener.config.pool.as_deref() else { continue };
-        // A pool that several listeners share counts its flows for each of them together: they go to the
-        // first.
+        // A pool that several listeners share counts its flows for all of them together; they are assigned to
+        // the first.
         let first = snapshot.listeners.iter().find(|other| other.config.pool.as_deref() == Some(pool));
         if first.is_some_and(|first| first.config.name == listener.config.name) {
             let flows = |seen: &Seen| -> u64 {
@@ -36,7 +36,7 @@ pub fn add(snapshot: &Snapshot, before: &Seen, now: &Seen) {
             let cells = backend.cells.last();
             let flows = seen.counted.flows.saturating_sub(earlier.counted.flows);
             cells.connections.add(flows);
-            // Open ones are those that came less those that have ended.
+            // Flows that are open are those that were opened minus those that have ended.
             cells.connections_ended.add((flows + earlier.open).saturating_sub(seen.open));
             cells
                 .bytes_sent

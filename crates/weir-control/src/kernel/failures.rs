@@ -1,11 +1,11 @@
-//! Passive health from packets: connections that a backend refused or did not answer, as the program counts
-//! them, weighed against the flows it was given as those of the proxy plane are against its picks.
+//! Passive health checks from packets: connections that a backend refused or did not answer, as the program
+//! counts them, in proportion to the flows it was given, just as on the proxy plane.
 //!
-//! The program counts one for each client within the pool's window: what a single client says of a backend
-//! that serves others is not believed, since some segments no host answers. Where nobody has been served for
-//! as long as that window, each counts: so the backend of a few clients is found, too. Against how many flows
-//! is not weighed there either: a host says it only once a second that it takes no outer packets (RFC 1812
-//! §4.3.2.8), however many come.
+//! The program counts one failure per client within the pool's window: a single client's failures are not
+//! believed if the backend serves others, since some segments get no answer from any host. If no client was
+//! served within that window, each failure counts, so that a backend with few clients is ejected, too. Then
+//! failures are not compared with the number of flows either: a host reports only once a second that it does
+//! not accept outer packets (RFC 1812 §4.3.2.8), however many arrive.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,24 +16,24 @@ use weir_l4::layout::BackendCounter;
 use weir_proxy::events::Event;
 use weir_state::{Pool, Snapshot};
 
-/// What was counted of each backend at the last look, by pool and address in use.
+/// The counts of each backend at the last look, by pool and current address.
 #[derive(Debug, Default)]
 pub struct Failures {
     last: BTreeMap<(String, SocketAddr), Looked>,
 }
 
-/// What a look found of a backend.
+/// The counts of one backend at a look.
 #[derive(Clone, Copy, Debug)]
 struct Looked {
     counted: BackendCounter,
-    /// When more connections had been served than before, or the first look.
+    /// When the number of served connections last increased, or the time of the first look.
     served_at: Duration,
 }
 
 impl Failures {
-    /// Takes in what has been counted since the last look, and gives those that this has ejected. What was
-    /// counted before the first look at a backend is an earlier process's business. `counted` gives `None`
-    /// for a pool or backend that is not in the kernel.
+    /// Evaluates what was counted since the last look, and returns the backends that this has ejected. Counts
+    /// from before the first look at a backend belong to an earlier process. `counted` returns `None` for a
+    /// pool or backend that is not in the kernel.
     pub fn observe(
         &mut self,
         snapshot: &Snapshot,
@@ -76,8 +76,8 @@ fn since(before: &BackendCounter, now: &BackendCounter) -> BackendCounter {
     }
 }
 
-/// Failures are spread evenly among the flows of the same span: in which order they came nobody knows. Where
-/// nobody is served, other flows are no successes.
+/// Spreads failures evenly among the flows of the same period, since their order is unknown. If no client was
+/// served, other flows do not count as successes.
 fn observe_one(
     pool: &Pool,
     index: usize,
@@ -91,7 +91,7 @@ fn observe_one(
     let flows = if serves_nobody { more.flows.min(failures) } else { more.flows };
     let mut ejection: Option<Ejection> = None;
     let mut picks = 0;
-    // Beyond these none would say anything new.
+    // More than these would make no difference.
     for number in 1..=failures.min(1_000) {
         let until_then = flows * number / failures;
         backend.balance.note_picks(until_then - picks);

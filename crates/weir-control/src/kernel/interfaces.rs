@@ -1,4 +1,4 @@
-//! Where packets are taken: at the interfaces that listeners ask for, as long as those run this program.
+//! Attaches the program to the interfaces at which listeners need packets taken, and keeps it attached.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -11,29 +11,29 @@ use super::served::{
 };
 use crate::events::What;
 
-/// How it stands with the interfaces.
+/// The state of the attachments.
 #[derive(Debug, Default)]
 pub(super) struct Attaching {
-    /// Interfaces at which packets are to be taken and are not, and why.
+    /// Interfaces at which packets should be taken but are not, and why.
     pub(super) failed: BTreeMap<String, String>,
-    /// Times that one was found without the program that had been attached to it.
+    /// How often an interface was found without the program that had been attached to it.
     pub(super) lost: u64,
-    /// What of the host the program has no room for: addresses, and interfaces into other namespaces.
+    /// Numbers of what did not fit into the program's tables: addresses of the host, and interfaces into
+    /// other namespaces.
     pub(super) left_out: [usize; 2],
-    /// What listeners name and this host does not have, by listener.
+    /// Interfaces that listeners name and this host does not have, by listener.
     pub(super) absent: BTreeMap<String, Vec<Absent>>,
-    /// Backends whose answers go past the plane, by listener.
+    /// Backends whose answers bypass the plane, by listener.
     pub(super) unanswered: BTreeMap<String, Vec<Unanswered>>,
-    /// Indexes of interfaces that routes have led out by, or that have had a listener's address, as long as
-    /// they are there.
+    /// Indexes of existing interfaces that routes have led through, or that have had a listener's address.
     routed: BTreeSet<u32>,
-    /// Why the program could not be told of the host, where that was said already.
+    /// The last logged reason why the host's data could not be written to the program's tables.
     untold: Option<String>,
 }
 
 impl Owner {
-    /// Tells the program of the host's addresses and of interfaces into other namespaces. What it can't be
-    /// told is said once.
+    /// Writes the host's addresses and its interfaces into other namespaces to the program's tables. What
+    /// can't be written is logged once.
     pub(super) fn tell_host(&mut self) {
         let told = self.kernel.set_host_addresses(&self.host.addresses).and_then(|addresses| {
             let peers = self.kernel.set_local_peers(&self.host.local_peers())?;
@@ -62,10 +62,10 @@ impl Owner {
         self.attaching.untold = error;
     }
 
-    /// Has packets taken at the interfaces that the listeners ask for, and at no others.
+    /// Attaches the program to the interfaces that the listeners need, and to no others.
     ///
     /// # Errors
-    /// Of some interfaces it could not be done; of all others it was.
+    /// It failed for some interfaces; all others were attached.
     pub(super) fn attach(&mut self) -> Result<(), String> {
         self.note_absent();
         let host = &self.host;
@@ -88,7 +88,8 @@ impl Owner {
         for interface in &gone {
             program.detach(interface);
         }
-        // One that does not run it right afterwards is not served either, though nothing was refused.
+        // An interface that does not run the program right afterwards is not served either, although no call
+        // failed.
         for interface in if new.is_empty() { Vec::new() } else { self.lost() } {
             if let Some(at) = new.iter().position(|name| *name == interface) {
                 new.remove(at);
@@ -107,7 +108,7 @@ impl Owner {
         self.attaching.failed.values().next().map_or(probes, |error| Err(error.clone()))
     }
 
-    /// Says so where a listener names an interface that this host does not have, once for each.
+    /// Logs once for each interface that a listener names and this host does not have.
     fn note_absent(&mut self) {
         let Some((snapshot, placements)) = &self.serving else { return };
         let in_kernel = snapshot.listeners.iter().filter(|one| placements.is_in_kernel(&one.config.name));
@@ -127,7 +128,7 @@ impl Owner {
         self.attaching.absent = absent;
     }
 
-    /// Says so where a backend's answers go past the plane, once for each.
+    /// Logs once for each backend whose answers bypass the plane.
     pub(super) fn note_unanswered(&mut self) {
         let Some((snapshot, placements)) = &self.serving else { return };
         let taken: BTreeSet<String> = self.kernel.program().interfaces().map(str::to_owned).collect();
@@ -149,7 +150,7 @@ impl Owner {
         self.attaching.unanswered = found;
     }
 
-    /// As [`Owner::attach`], where nobody waits to hear what came of it: that is logged as it changes.
+    /// As [`Owner::attach`], if nothing waits for the result: changes of it are logged.
     pub(super) fn attach_again(&mut self) {
         let before = self.attaching.failed.clone();
         if let Err(error) = self.attach()
@@ -159,7 +160,7 @@ impl Owner {
         }
     }
 
-    /// Looks whether each interface still runs the program, and attaches it again where not.
+    /// Checks that each interface still runs the program, and attaches it again if not.
     pub(super) fn look_at_attachments(&mut self) {
         if self.serving.is_none() {
             return;
@@ -175,7 +176,7 @@ impl Owner {
         }
         self.attaching.lost += lost.len() as u64;
         if !lost.is_empty() {
-            // Whoever took it may have written to the tables, too.
+            // Whatever removed it may also have written to the tables.
             if let Err(error) = self.kernel.take_back() {
                 tracing::error!(%error, "the tables of the kernel plane could not be read again");
             }
@@ -189,7 +190,7 @@ impl Owner {
     }
 
     /// Interfaces that the program was attached to and that do not run it. While another process takes over
-    /// none is looked at: they run that one's.
+    /// none is checked, as they then run that one's program.
     fn lost(&mut self) -> Vec<String> {
         if self.handle.is_handing_over.load(Ordering::Acquire) {
             return Vec::new();
@@ -202,8 +203,9 @@ impl Owner {
         })
     }
 
-    /// Where packets are to be taken. One that was attached to stays so while it exists, down or without a
-    /// route: when it is up again, the host's stack would reset connections before the program is back.
+    /// The interfaces at which to take packets. An interface stays in use as long as it exists, even if it is
+    /// down or has no route: when it comes up again, the host's stack would reset connections before the
+    /// program were attached.
     fn interfaces(&mut self) -> BTreeSet<String> {
         let Some((snapshot, placements)) = &self.serving else { return BTreeSet::new() };
         let host = &self.host;
@@ -216,12 +218,12 @@ impl Owner {
         let mut held: BTreeSet<String> = self.kernel.program().interfaces().map(str::to_owned).collect();
         held.extend(self.kernel.program().left_behind());
         held.retain(|name| host.index_of(name).is_some());
-        // Of an earlier process nobody knows which routes led out by it.
+        // For interfaces of an earlier process it is unknown whether routes led through them.
         let was_routed = |one: &&Interface| !one.is_up || self.attaching.routed.contains(&one.index);
         let was_routed = host.interfaces.iter().filter(was_routed).map(|one| one.name.clone()).collect();
         let mut found = BTreeSet::new();
         if self.moves.any_leave() {
-            // Their flows came by one of these.
+            // Their flows came through one of these.
             found.extend(held.iter().cloned());
         }
         let in_kernel = snapshot.listeners.iter().filter(|one| placements.is_in_kernel(&one.config.name));

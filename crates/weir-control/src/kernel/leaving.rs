@@ -1,10 +1,10 @@
-//! Listeners on their way from one plane to the other: what the plane they leave still has of them.
+//! Listeners that move from one plane to the other, and what the plane that they leave still does for them.
 //!
-//! A listener that leaves the kernel plane takes no packet there but those of its flows; its number, its
-//! backends and the interfaces stay until the last flow has ended. The maps say who that is, so that another
-//! process goes on with it. The same holds for backends of a pool that a listener had before another one.
-//! A listener that comes from the proxy plane has connections in sockets of this
-//! host, which the program asks for until there are none.
+//! A listener that leaves the kernel plane takes only packets of its existing flows there; its number, its
+//! backends and the interfaces stay until the last flow has ended. The maps record which listeners these are,
+//! so that another process can continue. The same holds for the backends of a pool that a listener had before
+//! it got another pool. A listener that comes from the proxy plane has connections in sockets of this host,
+//! and the program looks for those sockets until there are none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -21,41 +21,42 @@ use weir_l4::wanted::{Leaving as Kept, Wanted};
 use weir_state::plane::Placements;
 use weir_state::{Origin, Snapshot};
 
-/// Idle time of flows whose listener an earlier process knew: the default of the kernel plane.
+/// Idle time for flows of a listener that only an earlier process knew: the default of the kernel plane.
 pub(super) const IDLE_OF_OTHERS: Duration = Duration::from_secs(900);
-/// What is under way when a listener comes is in a socket by then.
+/// After this time, connections that were being opened when a listener moved are in a socket.
 const SETTLED: Duration = Duration::from_secs(2);
-/// Pause between two looks at the sockets of this host. For each end of a listener the kernel walks through
-/// all it has until it finds one: with 10,000 connections of others 4 to 7 ms, on a busy machine 21 ms and
-/// more (`sockets_cost` of weir-l4). No backend that fails waits for that: a look has its own thread.
+/// Pause between two looks at the sockets of this host. For each address of a listener the kernel walks
+/// through all its sockets until it finds one: with 10,000 other connections that takes 4 to 7 ms, on a busy
+/// machine 21 ms and more (`sockets_cost` of weir-l4). Failover of backends does not wait for it, since a
+/// look has its own thread.
 const LOOKS: Duration = Duration::from_secs(5);
 
 /// A listener that leaves the kernel plane.
 #[derive(Debug)]
 struct Departure {
-    /// What it is known by.
+    /// Its key in the kernel.
     name: u64,
     since: Instant,
     idle: Duration,
 }
 
-/// Backends that listeners led to before they were given other pools, by number.
+/// Backends, by number, of pools that listeners used before they got other pools.
 #[derive(Debug)]
 struct Replaced {
     since: Instant,
     backends: BTreeSet<u32>,
 }
 
-/// Listeners between the planes.
+/// Listeners that are moving between planes.
 #[derive(Debug, Default)]
 pub(super) struct Moves {
     /// Oldest first.
     replaced: Vec<Replaced>,
-    /// Those that operators have taken out of pools which are still there. Oldest first.
+    /// Backends that operators have removed from pools which still exist. Oldest first.
     removed: Vec<Replaced>,
-    /// From the kernel, by number.
+    /// Listeners that leave the kernel, by number.
     leaving: BTreeMap<u32, Departure>,
-    /// Names of those that came to the kernel, and when.
+    /// Names of listeners that moved to the kernel, and when.
     came: BTreeMap<String, Instant>,
     look: Option<Look>,
 }
@@ -64,15 +65,15 @@ pub(super) struct Moves {
 #[derive(Debug)]
 struct Look {
     begun: Instant,
-    /// Names of listeners whose connections are all in the kernel, and when these came there; `None` once
-    /// that was heard.
+    /// Names of listeners all of whose connections are in the kernel, and when they moved there; `None` once
+    /// the result was taken.
     thread: Option<JoinHandle<Vec<(String, Instant)>>>,
 }
 
 impl Look {
-    /// Looks for connections at the ends of listeners.
+    /// Starts to look for connections at the addresses of listeners.
     fn begin(listeners: Vec<(String, Instant, Vec<SocketAddr>)>) -> std::io::Result<Look> {
-        // A kernel that does not say is taken to have some.
+        // If the kernel does not answer, we assume that there are some.
         let has_any = |end: &SocketAddr| has_connections(*end, Which::All).unwrap_or(true);
         let look = move || {
             let without = listeners.into_iter().filter(|(.., ends)| !ends.iter().any(has_any));
@@ -84,8 +85,8 @@ impl Look {
 }
 
 impl Moves {
-    /// Notes who leaves and who comes with a snapshot, and which pools are replaced. `before` is what was
-    /// served until now, if it was by this process; `kernel` what is in force.
+    /// Records which listeners leave and come with a snapshot, and which pools are replaced. `before` is what
+    /// this process served until now, if anything; `kernel` is what is in force.
     pub(super) fn note(
         &mut self,
         before: Option<&(std::sync::Arc<Snapshot>, Placements)>,
@@ -112,8 +113,8 @@ impl Moves {
         self.note_replaced(before.is_none(), (snapshot, placements), kernel);
     }
 
-    /// Notes backends whose flows go on though no listener leads to their pool any more. An earlier process
-    /// may have noted some, which nobody knows but by looking for them.
+    /// Records backends whose flows continue although no listener uses their pool any more. An earlier
+    /// process may have recorded some, which can only be found in the kernel.
     fn note_replaced(
         &mut self,
         is_first: bool,
@@ -131,7 +132,7 @@ impl Moves {
         }
         let used: BTreeSet<&str> =
             in_kernel(snapshot, placements).filter_map(|one| one.pool.as_deref()).collect();
-        // What a listener that leaves has is kept with that one.
+        // Backends of a listener that leaves are kept with that listener.
         let of_leaving = self.leaving.keys().filter_map(|number| pools_before.get(number));
         let of_leaving: BTreeSet<u32> = of_leaving.flat_map(|pool| kernel.backends_of(*pool)).collect();
         let is_out_of_use = |(number, name, at): &(u32, u64, Endpoint)| {
@@ -144,14 +145,14 @@ impl Moves {
         }
     }
 
-    /// Notes backends that an operator has taken out of their pools since `before`: what runs there goes on.
+    /// Records backends that an operator has removed from their pools since `before`: their flows continue.
     pub(super) fn note_removed(&mut self, before: &Snapshot, now: &Snapshot, kernel: &Kernel) {
         let mut gone = BTreeSet::new();
         for pool in &before.pools {
             let name = pool.config.name.as_str();
             let Some(next) = now.pool(name) else { continue };
             let is_removed = |one: &&std::sync::Arc<weir_state::Backend>| {
-                // What a name or a group no longer stands for had its time before it went.
+                // Backends that a name or a group no longer has were drained before they were removed.
                 matches!(one.origin, Origin::Config | Origin::Api)
                     && !next.backends.iter().any(|other| other.address == one.address)
             };
@@ -168,34 +169,34 @@ impl Moves {
         }
     }
 
-    /// Whether flows go on that no listener of the kernel plane leads to any more.
+    /// Whether there are flows that belong to no listener of the kernel plane any more.
     pub(super) fn any_goes_on(&self) -> bool {
         self.any_leave() || !self.replaced.is_empty() || !self.removed.is_empty()
     }
 
-    /// Whether listeners leave the kernel.
+    /// Whether any listener is leaving the kernel.
     pub(super) fn any_leave(&self) -> bool {
         !self.leaving.is_empty()
     }
 
-    /// Whether a listener leaves the kernel, by its name.
+    /// Whether the listener with this name is leaving the kernel.
     pub(super) fn leaves(&self, name: &str) -> bool {
         let name = name_of(name);
         self.leaving.values().any(|departure| departure.name == name)
     }
 
-    /// Whether sockets of this host may have connections of a listener in the kernel.
+    /// Whether sockets of this host may have connections of a listener that is in the kernel.
     pub(super) fn asks_host(&self, name: &str) -> bool {
         self.came.contains_key(name)
     }
 
-    /// Idle times of the flows that are left, by number of their listener.
+    /// Idle times of the remaining flows, by number of their listener.
     pub(super) fn idle_times(&self) -> impl Iterator<Item = (u32, Duration)> + '_ {
         self.leaving.iter().map(|(number, departure)| (*number, departure.idle))
     }
 
-    /// What is kept for the flows that are left, beside what is `wanted`. `live` are backends whose flows go
-    /// on: number, name and endpoint of each.
+    /// What to keep for remaining flows, in addition to what is `wanted`. `live` are backends with such
+    /// flows: number, name and endpoint of each.
     pub(super) fn kept(
         &self,
         snapshot: &Snapshot,
@@ -206,7 +207,7 @@ impl Moves {
             return Kept::default();
         }
         let is_in = |list: &[Replaced], number| list.iter().any(|one| one.backends.contains(&number));
-        // A backend that a reload took out of a pool which is still there loses its flows, as ever.
+        // A backend that a reload removes from a pool which still exists loses its flows, as always.
         let was_removed = |name, at| {
             let is_wanted = |pool: &str| wanted.pools.iter().any(|one| one.name == pool);
             let pools = snapshot.pools.iter().map(|pool| pool.config.name.as_str());
@@ -220,9 +221,9 @@ impl Moves {
         Kept { listeners: self.leaving.keys().copied().collect(), backends: backends.collect() }
     }
 
-    /// Lets go who has left, as a sweep that began at `begun` found; says whether anybody has. Who is not in
-    /// the config any more has as long as sessions of a removed listener; those of a listener that stays go
-    /// on, whatever became of their pool.
+    /// Drops what has no flows left, according to a sweep that began at `begun`; returns whether anything was
+    /// dropped. Flows of a listener that is no longer in the config may last as long as sessions of a removed
+    /// listener; those of a listener that still exists continue, whatever happened to their pool.
     pub(super) fn swept(&mut self, swept: &Swept, begun: Instant, snapshot: &Snapshot) -> bool {
         let before = (self.leaving.len(), self.replaced.len(), self.removed.len());
         let drain = snapshot.config.runtime.drain;
@@ -243,8 +244,8 @@ impl Moves {
         before != (self.leaving.len(), self.replaced.len(), self.removed.len())
     }
 
-    /// Has it looked whether listeners that came have connections in sockets of this host; those that had
-    /// none are not asked for any more. What a look found is taken in by a later call.
+    /// Checks whether listeners that moved to the kernel still have connections in sockets of this host;
+    /// those without are not looked for any more. The result of a look is used in a later call.
     pub(super) fn look_at_sockets(&mut self, snapshot: &Snapshot) {
         if let Some(look) = &mut self.look {
             let is_under_way = look.thread.as_ref().is_some_and(|thread| !thread.is_finished());
@@ -254,7 +255,7 @@ impl Moves {
             let without = look.thread.take().map(|thread| thread.join().unwrap_or_default());
             let begun = look.begun;
             self.came.retain(|name, since| {
-                // One that came anew in the meantime is another matter.
+                // If it has moved again meanwhile, the result does not apply.
                 !without.iter().flatten().any(|(other, then)| (other, then) == (name, &*since))
             });
             if begun.elapsed() < LOOKS {
@@ -277,7 +278,8 @@ impl Moves {
     }
 }
 
-/// Where a listener may have had sockets: not at ranges of ports, which only the kernel plane takes.
+/// The addresses at which a listener may have had sockets. Port ranges are excluded, as only the kernel plane
+/// supports them.
 fn ends(listener: &Listener) -> impl Iterator<Item = SocketAddr> {
     listener.bind.iter().filter_map(Bind::inet).filter(|bind| !bind.is_range()).map(|bind| bind.first)
 }
@@ -292,13 +294,13 @@ const HANDSHAKES: Duration = Duration::from_secs(1);
 /// Pause between two looks.
 const HANDSHAKE_PAUSE: Duration = Duration::from_millis(5);
 
-/// Waits until handshakes are through that the sockets of listeners have begun which `came` from the proxy
-/// plane: those sockets are closed next, and would reset who is not through.
+/// Waits for the end of handshakes that the sockets of listeners have begun which come from the proxy plane:
+/// those sockets are closed next, and would reset handshakes in progress.
 pub(super) async fn handshakes_end(snapshot: &Snapshot, before: &Placements, now: &Placements) {
     let came = in_kernel(snapshot, now).filter(|listener| !before.is_in_kernel(&listener.name));
     let ends: Vec<_> = came.filter(|one| one.speaks == Speaks::Tcp).flat_map(ends).collect();
     let begun = Instant::now();
-    // A kernel that does not say is taken to have some, as above.
+    // If the kernel does not answer, we assume that there are some, as above.
     let is_under_way = |end: &SocketAddr| has_connections(*end, Which::Opening).unwrap_or(true);
     while begun.elapsed() < HANDSHAKES && ends.iter().any(is_under_way) {
         tokio::time::sleep(HANDSHAKE_PAUSE).await;

@@ -1,9 +1,9 @@
-//! The kernel plane: the only writer of what the kernel forwards by.
+//! The kernel plane: the only writer of the tables by which the kernel forwards.
 //!
-//! [`KernelPlane`] is a plane like the proxy's: a publication stages a change on it and has it applied. A
-//! thread of its own ([`owner`]) holds the program and its maps, so that filling a table never delays a
-//! probe; it follows what becomes of the pools, of the host's interfaces and routes, and sweeps flows that
-//! have ended.
+//! [`KernelPlane`] is a plane like the proxy's: a publication stages a change on it and then applies it. A
+//! separate thread ([`owner`]) holds the program and its maps, so that filling a table never delays a probe.
+//! It follows changes of pools and of the host's interfaces and routes, and sweeps away flows that have
+//! ended.
 
 mod clock;
 mod counted;
@@ -49,16 +49,17 @@ pub use views::{Explanation, FlowFilter, FlowRow, Flows};
 pub use vip_probes::{NotAsked, VipProbes, VipWay};
 pub use weir_l4::probes::PassingProbe;
 
-/// What the kernel plane was seen to do, as of its last look.
+/// The state of the kernel plane at its last look.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// Interfaces at whose ingress packets are taken.
     pub interfaces: Vec<String>,
-    /// Interfaces at which they are to be taken and are not, and why.
+    /// Interfaces at which packets should be taken but are not, and why.
     pub unattached: BTreeMap<String, String>,
-    /// Times that an interface was found without the program that had been attached to it.
+    /// How often an interface was found without the program that had been attached to it.
     pub lost_attachments: u64,
-    /// What of this host the program has no room for: addresses, and interfaces into other namespaces.
+    /// Numbers of what did not fit into the program's tables: addresses of this host, and interfaces into
+    /// other namespaces.
     pub left_out: [usize; 2],
     /// Listeners, by name.
     pub listeners: BTreeMap<String, SeenListener>,
@@ -67,7 +68,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Who has which number in the program.
+    /// Names for the program's numbers.
     fn named(&self) -> Named<'_> {
         let (listeners, backends) = (self.listeners.iter(), self.backends.iter());
         Named {
@@ -89,60 +90,60 @@ struct Named<'s> {
 /// A listener in the kernel.
 #[derive(Clone, Debug, Default)]
 pub struct SeenListener {
-    /// What the program knows it by.
+    /// Its number in the program.
     pub number: Option<u32>,
-    /// Flows that are remembered.
+    /// Flows in the table.
     pub flows: u64,
-    /// Of those the ones that are not over.
+    /// Those of them that are not over.
     pub open: u64,
-    /// What became of its packets.
+    /// Counts of its packets by verdict.
     pub verdicts: Vec<(Verdict, Counter)>,
-    /// It is on the proxy plane by now: no packets but those of its flows are taken.
+    /// It has moved to the proxy plane: only packets of its existing flows are taken.
     pub is_leaving: bool,
-    /// Interfaces that it names and that packets can't be taken at.
+    /// Interfaces that it names at which packets can't be taken.
     pub absent: Vec<Absent>,
-    /// Backends whose answers go past the plane.
+    /// Backends whose answers bypass the plane.
     pub unanswered: Vec<Unanswered>,
 }
 
 /// A backend that gets packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SeenBackend {
-    /// What the program knows it by.
+    /// Its number in the program.
     pub number: Option<u32>,
     /// Flows that have not ended.
     pub open: u64,
-    /// Its address is one of this host: it gets no packets, which would come back here.
+    /// Its address belongs to this host: it gets no packets, which would come back here.
     pub is_this_host: bool,
-    /// Since the plane was set up.
+    /// Counts since the plane was set up.
     pub counted: BackendCounter,
 }
 
 /// The kernel plane of this process.
 pub struct KernelPlane {
-    /// The thread that owns the program; `None` while no listener has asked for it.
+    /// The handle of the thread that owns the program; `None` until a listener has asked for it.
     owner: Mutex<Option<Arc<Handle>>>,
     placements: ArcSwap<Placements>,
-    /// What the process before has given, until the first config is placed.
+    /// What the previous process handed over, until the first config is placed.
     given: Mutex<Option<Arc<DirectoryLock>>>,
     vip_probes: Arc<VipProbes>,
     bus: Arc<Bus>,
     reports: UnboundedSender<Event>,
 }
 
-/// The way to the thread.
+/// The handle of the thread.
 struct Handle {
-    /// `None` once the thread has ended: nobody waits for an answer that it would have given.
+    /// `None` once the thread has ended, so that nothing waits for an answer from it.
     orders: Mutex<Option<Vec<Order>>>,
-    /// Who waits until the kernel has been brought up to date with the pools; `None` as above.
+    /// Those that wait until the kernel is up to date with the pools; `None` as above.
     waiting: Mutex<Option<Vec<oneshot::Sender<()>>>>,
     bell: Arc<Bell>,
     seen: ArcSwap<Seen>,
     views: Views,
-    /// Whose the plane is; gone once the thread has ended.
+    /// The lock on the plane's directory; gone once the thread has ended.
     lock: Weak<DirectoryLock>,
     vip_probes: Arc<VipProbes>,
-    /// Another process is about to take the plane over.
+    /// Another process is about to take over the plane.
     is_handing_over: AtomicBool,
 }
 
@@ -160,7 +161,8 @@ impl Handle {
         }
     }
 
-    /// An order to a thread that has ended is dropped, and with it the way to answer it.
+    /// Gives the thread an order. If the thread has ended, the order is dropped together with its reply
+    /// channel.
     fn give(&self, order: Order) {
         if let Some(orders) = &mut *lock(&self.orders) {
             orders.push(order);
@@ -168,12 +170,12 @@ impl Handle {
         self.bell.ring();
     }
 
-    /// What has been ordered since the last time.
+    /// The orders since the last call.
     fn take_orders(&self) -> Vec<Order> {
         lock(&self.orders).as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Who has waited until now for the kernel to follow; each hears of it when its end is dropped.
+    /// The channels of those that wait for the kernel to follow; each is notified when its end is dropped.
     fn take_waiting(&self) -> Vec<oneshot::Sender<()>> {
         lock(&self.waiting).as_mut().map(std::mem::take).unwrap_or_default()
     }
@@ -183,7 +185,7 @@ impl Handle {
     }
 }
 
-/// Held by the thread: says that it has ended, however it does.
+/// Held by the thread: records that it has ended, for whatever reason.
 struct Ended(Arc<Handle>);
 
 impl Drop for Ended {
@@ -194,8 +196,8 @@ impl Drop for Ended {
 }
 
 impl KernelPlane {
-    /// Nothing is loaded until a listener asks for it. `reports` hears of backends that it ejects; `given` is
-    /// what the process before has handed over of its plane.
+    /// Loads nothing until a listener asks for it. `reports` gets the ejections of backends; `given` is what
+    /// the previous process has handed over of its plane.
     pub fn new(bus: Arc<Bus>, reports: UnboundedSender<Event>, given: Option<DirectoryLock>) -> KernelPlane {
         KernelPlane {
             owner: Mutex::default(),
@@ -207,11 +209,11 @@ impl KernelPlane {
         }
     }
 
-    /// Decides the plane of each listener that asks for another than the proxy's; loads the program for the
-    /// first that does.
+    /// Decides the plane of each listener that is not fixed to the proxy plane; loads the program for the
+    /// first that uses it.
     ///
     /// # Errors
-    /// A listener must be in the kernel, and can't.
+    /// A listener must be in the kernel, and can't be.
     pub async fn place(&self, config: &Config) -> Result<Placements, StageError> {
         let directory = &config.kernel.directory;
         let given = lock(&self.given).clone();
@@ -225,7 +227,7 @@ impl KernelPlane {
             .into());
         }
         let mut placements = Placements::default();
-        // Read for the first that asks: who has none of these may run where /proc/sys is not seen.
+        // Read for the first listener that asks: without one, Weir can run where /proc/sys is not visible.
         let mut ports = None;
         for listener in config.listeners.iter().filter(|listener| listener.plane != Asked::Proxy) {
             let obstacle = match config.kernel_obstacle(listener).or_else(|| obstacle_to_choice(listener)) {
@@ -253,9 +255,9 @@ impl KernelPlane {
         Ok(placements)
     }
 
-    /// Sees to what an earlier process has left, where no listener asks for the program: of one that was
-    /// killed, or that gives way to this one, flows go on of listeners that are elsewhere by now; without any
-    /// nobody misses it. What another process has is left alone.
+    /// Takes care of what an earlier process has left if no listener asks for the program. If that process
+    /// was killed, or gives way to this one, flows of listeners that have moved continue; if there are no
+    /// flows, the plane is removed. What belongs to another process is left alone.
     async fn take_over_or_remove(&self, config: &Config) {
         let directory = &config.kernel.directory;
         if !directory.is_dir() {
@@ -275,7 +277,7 @@ impl KernelPlane {
         }
     }
 
-    /// Makes the plane below a directory this process's own.
+    /// Locks the plane below a directory for this process.
     fn lock(&self, directory: &Path) -> Result<Arc<DirectoryLock>, weir_l4::program::Error> {
         match &*lock(&self.given) {
             Some(given) => Ok(given.clone()),
@@ -283,7 +285,7 @@ impl KernelPlane {
         }
     }
 
-    /// Loads what a listener needs, unless it is there.
+    /// Loads what a listener needs, unless it is loaded.
     async fn load_for(&self, config: &Config, listener: &Listener) -> Result<(), String> {
         self.load(config).await?;
         let pool = config.pools.iter().find(|pool| Some(&pool.name) == listener.pool.as_ref());
@@ -294,9 +296,9 @@ impl KernelPlane {
         Ok(())
     }
 
-    /// Loads the program unless it is there.
+    /// Loads the program unless it is loaded.
     async fn load(&self, config: &Config) -> Result<(), String> {
-        // One that has ended by a fault gives way to another, which takes the program over.
+        // A thread that has panicked is replaced by another, which takes over the program.
         if self.handle().is_some_and(|handle| !handle.has_ended()) {
             return Ok(());
         }
@@ -304,8 +306,8 @@ impl KernelPlane {
         self.open(config, held, false).await
     }
 
-    /// Loads the program. Off this thread: the verifier takes a tenth of a second and more. `for_flows`: only
-    /// where an earlier process has left some.
+    /// Loads the program, on another thread: the verifier takes a tenth of a second and more. `for_flows`:
+    /// only if an earlier process has left some flows.
     async fn open(&self, config: &Config, lock: Arc<DirectoryLock>, for_flows: bool) -> Result<(), String> {
         let handle = Arc::new(Handle::new(Arc::downgrade(&lock), self.vip_probes.clone()));
         let own = OwnDirectory { path: config.kernel.directory.clone(), sizes: sizes_for(config), lock };
@@ -325,7 +327,7 @@ impl KernelPlane {
         Ok(())
     }
 
-    /// Which backends are asked at a listener's address, and how.
+    /// Which backends are probed at a listener's address, and how.
     pub fn vip_probes(&self) -> Arc<VipProbes> {
         self.vip_probes.clone()
     }
@@ -334,12 +336,12 @@ impl KernelPlane {
         lock(&self.owner).clone()
     }
 
-    /// Where the listeners are that asked for another plane than the proxy's.
+    /// The planes of the listeners that are not fixed to the proxy plane.
     pub fn placements(&self) -> Arc<Placements> {
         self.placements.load_full()
     }
 
-    /// What it was seen to do; `None` while it is not loaded.
+    /// The state of the plane; `None` while it is not loaded.
     pub fn seen(&self) -> Option<Arc<Seen>> {
         self.handle().map(|handle| handle.seen.load_full())
     }
@@ -349,30 +351,30 @@ impl KernelPlane {
         self.seen().map_or(0, |seen| seen.backends.values().map(|backend| backend.open).sum())
     }
 
-    /// Flows of a backend that have not ended, by its pool and the address in use.
+    /// Flows of a backend that have not ended, by its pool and current address.
     pub fn open_flows_of(&self, pool: &str, address: SocketAddr) -> u32 {
         let open = self.seen().and_then(|seen| Some(seen.backends.get(&(pool.to_owned(), address))?.open));
         open.map_or(0, |open| u32::try_from(open).unwrap_or(u32::MAX))
     }
 
-    /// The flows that it remembers.
+    /// The flows in the table.
     ///
     /// # Errors
-    /// The filter is not understood, or the kernel gives no answer.
+    /// The filter is not understood, or the kernel does not answer.
     pub async fn flows(&self, filter: FlowFilter) -> Result<Flows, String> {
         let Some(handle) = self.handle() else { return Ok(Flows::default()) };
         let asked = blocking(move || handle.views.flows(&handle.seen.load(), &filter));
         asked.await.map_err(|error| error.to_string())?
     }
 
-    /// What would become of a packet, by the program itself.
+    /// What would happen to a packet, according to the program itself.
     pub async fn explain(&self, packet: Packet) -> Result<Explanation, String> {
         let handle = self.handle().ok_or("no listener is on the kernel plane")?;
         let asked = blocking(move || handle.views.explain(&handle.seen.load(), &packet));
         asked.await.map_err(|error| error.to_string())?
     }
 
-    /// Takes no new flows, waits for those that run at most `limit`, and takes the plane away. Gives the
+    /// Takes no new flows, waits at most `limit` for the existing ones, and removes the plane. Returns the
     /// number of flows that were cut off.
     pub async fn drain(&self, limit: Duration) -> u64 {
         let Some(handle) = self.handle() else { return 0 };
@@ -381,8 +383,8 @@ impl KernelPlane {
         wait.await.unwrap_or(0)
     }
 
-    /// Undoes a first start that came to nothing: what it loaded is taken away, and what an earlier process
-    /// had left is left again.
+    /// Undoes a first start that failed: what it loaded is removed, and what an earlier process had left is
+    /// kept.
     pub async fn give_up(&self) {
         let Some(handle) = self.handle() else { return };
         let (done, wait) = oneshot::channel();
@@ -390,9 +392,8 @@ impl KernelPlane {
         let _ = wait.await;
     }
 
-    /// What the process that comes after needs to take the plane over; `None` where there is none. What
-    /// becomes of attachments is its business from now on, until it has come or
-    /// [`KernelPlane::cancel_hand_over`].
+    /// What the next process needs to take over the plane; `None` if there is none. From now on that process
+    /// is responsible for attachments, until it has ended or [`KernelPlane::cancel_hand_over`] is called.
     ///
     /// # Errors
     /// The kernel has no descriptors left.
@@ -404,22 +405,22 @@ impl KernelPlane {
         Ok(Some(given))
     }
 
-    /// The other process did not come up.
+    /// Call this if the other process failed to start.
     pub fn cancel_hand_over(&self) {
         if let Some(handle) = self.handle() {
             handle.is_handing_over.store(false, Ordering::Release);
         }
     }
 
-    /// Leaves everything as it is to the process that comes after.
+    /// Leaves everything as it is, for the next process.
     pub fn leave(&self) {
         if let Some(handle) = lock(&self.owner).take() {
             handle.give(Order::Leave);
         }
     }
 
-    /// Waits until the kernel goes by what pools say of their backends now. While it is swept that may take
-    /// as long as a look at some thousand flows.
+    /// Waits until the kernel uses the current state of the pools' backends. During a sweep that may take as
+    /// long as a look at some thousand flows.
     pub async fn follows(&self) {
         let Some(handle) = self.handle() else { return };
         let (done, wait) = oneshot::channel();
@@ -427,7 +428,7 @@ impl KernelPlane {
             waiting.push(done);
         }
         handle.bell.ring();
-        // It is never told anything but that it is over.
+        // Nothing is ever sent; the channel is closed when it is done.
         let _ = wait.await;
     }
 
@@ -457,7 +458,7 @@ impl KernelPlane {
     }
 }
 
-/// Whether ports are left for packets of a listener to leave from; says why not. Those of this host are read
+/// Whether source ports are left for packets of a listener; `Err` says why not. Those of this host are read
 /// for the first listener that asks.
 fn has_source_ports(listener: &Listener, of_host: &mut Option<LocalPorts>) -> Result<(), String> {
     let ports = match of_host.take() {
@@ -468,28 +469,29 @@ fn has_source_ports(listener: &Listener, of_host: &mut Option<LocalPorts>) -> Re
     found.map(drop).map_err(|taken| taken.to_string())
 }
 
-/// Why a listener that may choose its plane has to leave the kernel's on this host.
+/// Why a listener that allows either plane can't be in the kernel on this host.
 fn obstacle_to_choice(listener: &Listener) -> Option<String> {
     if listener.plane != Asked::Auto || listener.interfaces.is_empty() {
         return None;
     }
-    // A kernel that does not say what there is has no program to take either, and says so when it is asked.
+    // If the kernel does not list its interfaces it has no program either, and that is reported when it is
+    // asked.
     served::obstacle_of_host(listener, &Host::read().ok()?)
 }
 
-/// Room for what a config has, and for it to grow: maps can't.
+/// Table sizes for a config, with room to grow, since maps can't grow.
 fn sizes_for(config: &Config) -> Sizes {
     let room = |count: usize, least: u32| (count as u32).saturating_mul(4).clamp(least, 1 << 16);
     let backends: usize = config.pools.iter().map(|pool| pool.backends.len()).sum();
     let lists = config.listeners.iter().map(|listener| &listener.client_screen);
-    // And one for all others.
+    // One more, for everything else.
     let networks: usize = lists.map(|lists| lists.allow.len() + lists.deny.len() + 1).sum();
     Sizes {
         // Two entries for each flow.
         flows: config.kernel.flows.saturating_mul(2),
         pools: (config.pools.len() as u32).saturating_mul(2).clamp(16, 4_096),
         backends: room(backends, 1_024).min(65_535),
-        // Their memory is taken when they come.
+        // Their memory is allocated when they are added.
         endpoints: MOST_ENDPOINTS,
         listeners: room(config.listeners.len(), 256),
         networks: networks.saturating_mul(4).clamp(4_096, 1 << 20) as u32,
@@ -513,7 +515,7 @@ impl Plane for KernelPlane {
     }
 }
 
-/// To another snapshot.
+/// A change to another snapshot.
 struct Change<'p> {
     plane: &'p KernelPlane,
     placements: Placements,

@@ -1,4 +1,4 @@
-//! The thread that owns the program in the kernel: it does what it is told, and follows pools, interfaces and
+//! The thread that owns the program in the kernel: it executes orders, and follows pools, interfaces and
 //! flows.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -34,16 +34,16 @@ use super::{Ended, Handle, Seen, SeenBackend, SeenListener, counted};
 use crate::events::Bus;
 use crate::tasks;
 
-/// Pause between two sweeps, unless a sweep takes so long that it would be a twentieth of the time.
+/// Pause between two sweeps; longer if sweeps would take more than a twentieth of the time.
 const SWEEP: Duration = Duration::from_secs(1);
 /// Longest pause between two looks at what backends refuse.
 const GLANCE: Duration = Duration::from_millis(100);
-/// The same as [`SWEEP`] while the process drains: somebody waits for the last flow.
+/// The same as [`SWEEP`] while the process drains, since something waits for the last flow.
 const SWEEP_TO_END: Duration = Duration::from_millis(200);
-/// Idle time of a flow whose listener is gone.
+/// Idle time of a flow whose listener was removed.
 const IDLE_OF_THE_GONE: Duration = Duration::from_secs(60);
 
-/// What the thread is told.
+/// Orders to the thread.
 pub(super) enum Order {
     /// Forward what this snapshot says.
     Serve {
@@ -51,28 +51,28 @@ pub(super) enum Order {
         snapshot: Arc<Snapshot>,
         /// Which listeners are in the kernel.
         placements: Placements,
-        /// Whether an operator has changed a pool: what runs at a backend that it has no more goes on.
+        /// Whether an operator has changed a pool: flows to a backend that was removed from it continue.
         is_of_one_pool: bool,
-        /// Told when it is done.
+        /// Receives the result.
         done: oneshot::Sender<Result<(), String>>,
     },
-    /// Take no new flows, wait for the others, take everything away, and end.
+    /// Take no new flows, wait for the others, remove everything, and end.
     Drain {
         /// Longest wait.
         limit: Duration,
-        /// Told how many flows were cut off.
+        /// Receives the number of flows that were cut off.
         done: oneshot::Sender<u64>,
     },
-    /// End, and take away what was not there before.
+    /// End, and remove what was not there before.
     GiveUp {
-        /// Told when it is done.
+        /// Notified when it is done.
         done: oneshot::Sender<()>,
     },
     /// End, and leave everything to the next process.
     Leave,
 }
 
-/// Where the program is pinned, and how large its tables are.
+/// Where the program is pinned, and its table sizes.
 #[derive(Clone)]
 pub(super) struct OwnDirectory {
     pub(super) path: PathBuf,
@@ -80,7 +80,7 @@ pub(super) struct OwnDirectory {
     pub(super) lock: Arc<DirectoryLock>,
 }
 
-/// The program and what is to be done with it.
+/// The program, and the state needed to maintain it.
 pub(super) struct Owner {
     pub(super) kernel: Kernel,
     tables: Arc<FlowTables>,
@@ -90,7 +90,7 @@ pub(super) struct Owner {
     pub(super) host: Host,
     watched: Arc<HostWatch>,
     pub(super) serving: Option<(Arc<Snapshot>, Placements)>,
-    /// Ports that this host gives to others, as of the last snapshot.
+    /// Ports that this host assigns to other sockets, as of the last snapshot.
     ports: LocalPorts,
     pub(super) in_force: Wanted,
     /// No backend gets a new flow any more.
@@ -104,7 +104,7 @@ pub(super) struct Owner {
     own_backends: BTreeSet<(String, SocketAddr)>,
     pub(super) moves: Moves,
     pub(super) attaching: Attaching,
-    /// Whose the directory is, until this thread ends.
+    /// The lock on the directory, held until this thread ends.
     _lock: Arc<DirectoryLock>,
 }
 
@@ -124,7 +124,7 @@ impl Owner {
     ) -> Result<Owner, String> {
         let mut kernel = Kernel::open(&own.path, own.sizes).map_err(|error| error.to_string())?;
         note_size(&mut kernel, own.sizes);
-        // Before the first look, so that no change is missed between the two.
+        // Opened before the first look, so that no change in between is missed.
         let watch =
             Watch::open().map_err(|error| format!("changes of interfaces can't be watched: {error}"))?;
         let host = Host::read().map_err(|error| format!("the host's interfaces can't be read: {error}"))?;
@@ -156,14 +156,14 @@ impl Owner {
         })
     }
 
-    /// Whether an earlier process has left flows that go on.
+    /// Whether an earlier process has left flows that are still in use.
     pub(super) fn has_flows(&self) -> Result<bool, String> {
         let idle = |_| IDLE_OF_OTHERS;
         let swept = self.tables.sweep(monotonic(), &idle, &mut || {}).map_err(|error| error.to_string())?;
         Ok(swept.by_backend.values().any(|flows| *flows > 0))
     }
 
-    /// Another handle of the tables of flows.
+    /// Another handle to the flow tables.
     pub(super) fn flow_tables(&mut self) -> Result<FlowTables, String> {
         self.kernel.flow_tables().map_err(|error| error.to_string())
     }
@@ -189,7 +189,7 @@ impl Owner {
                         let cut_off = self.drain(limit);
                         self.handle.vip_probes.remove();
                         self.kernel.remove();
-                        // Last: the process ends when it hears of it.
+                        // Comes last, since the process ends when it gets this.
                         let _ = done.send(cut_off);
                         return;
                     }
@@ -212,7 +212,7 @@ impl Owner {
         }
     }
 
-    /// Looks for backends that refuse connections or leave them unanswered.
+    /// Looks for backends that refuse connections or do not answer.
     fn glance(&mut self) {
         let Some((snapshot, _)) = &self.serving else { return };
         let (kernel, in_force) = (&mut self.kernel, &self.in_force);
@@ -226,12 +226,12 @@ impl Owner {
         }
     }
 
-    /// Until the next sweep.
+    /// Time until the next sweep.
     fn pause(&self, period: Duration) -> Duration {
         period.max(self.sweep_took * 20).saturating_sub(self.swept_at.elapsed())
     }
 
-    /// Forwards what a snapshot says, and has its pools ring when their backends stand otherwise.
+    /// Forwards according to a snapshot, and registers to be notified when its backends change state.
     fn serve(&mut self, snapshot: Arc<Snapshot>, placements: Placements) -> Result<(), String> {
         self.ports = local_ports()?;
         self.moves.note(self.serving.as_ref(), (&snapshot, &placements), &self.kernel);
@@ -244,7 +244,7 @@ impl Owner {
         self.serving = Some((snapshot, placements));
         self.attach()?;
         self.note_unanswered();
-        // Only now, so that no packet goes by without a program.
+        // Not earlier, so that packets are taken by a program at all times.
         if remove_other_layouts(&self.directory) > 0 {
             tracing::warn!(
                 "took the place of a kernel plane of another version of Weir, whose flows can't be read: connections that it carried go on in \
@@ -271,7 +271,7 @@ impl Owner {
         wanted
     }
 
-    /// Says it once of each backend that is this host, and each time its address comes or goes.
+    /// Logs once for each backend that is this host, whenever such an address appears or disappears.
     fn note_own_backends(&mut self) {
         let own: BTreeSet<(String, SocketAddr)> = self
             .in_force
@@ -291,7 +291,7 @@ impl Owner {
         self.own_backends = own;
     }
 
-    /// Whether anything changed by it.
+    /// Returns whether this changed anything.
     fn put_in_force(&mut self, next: Wanted) -> Result<bool, String> {
         if next == self.in_force {
             return Ok(false);
@@ -305,7 +305,7 @@ impl Owner {
 
     /// Brings the kernel up to date with pools and host.
     pub(super) fn follow(&mut self) {
-        // Taken before anything is looked at, and told by being dropped.
+        // Taken before anything is looked at; dropping it notifies those that wait.
         let _waiting = self.handle.take_waiting();
         let Some((snapshot, placements)) = self.serving.clone() else { return };
         if self.watched.anything.swap(false, Ordering::AcqRel) {
@@ -313,7 +313,7 @@ impl Owner {
                 Ok(host) => self.host = host,
                 Err(error) => tracing::error!(%error, "the host's interfaces could not be read"),
             }
-            // Interfaces to backends may be others.
+            // The interfaces that lead to backends may have changed.
             self.in_force = Wanted::default();
             self.tell_host();
             self.attach_again();
@@ -330,7 +330,7 @@ impl Owner {
         }
     }
 
-    /// Lets flows go that have ended, and looks at what the kernel counts.
+    /// Removes flows that have ended, and reads the kernel's counters.
     fn sweep(&mut self) {
         let begun = Instant::now();
         let idle = self.idle_times();
@@ -338,7 +338,7 @@ impl Owner {
         let of = |number: u32| idle.get(&number).copied().unwrap_or(IDLE_OF_THE_GONE);
         let (tables, bell) = (self.tables.clone(), self.handle.bell.clone());
         let mut has_rung = false;
-        // Through a million flows it takes most of a second, which no backend that went down waits for.
+        // A million flows take most of a second, and the failover of a backend must not wait for that.
         let swept = tables.sweep(now, &of, &mut || {
             if bell.wait(Duration::ZERO) {
                 has_rung = true;
@@ -346,7 +346,7 @@ impl Owner {
             }
         });
         if has_rung {
-            // For orders as well, which wait until the sweep is through.
+            // There may also be orders, which wait until the sweep is done.
             bell.ring();
         }
         match swept {
@@ -363,7 +363,7 @@ impl Owner {
         self.sweep_took = begun.elapsed();
     }
 
-    /// Takes away what is kept of listeners that left, once they have no flow any more.
+    /// Removes what is kept for listeners that left, once they have no flows any more.
     fn let_go(&mut self, begun: Instant) {
         let Some((snapshot, _)) = self.serving.clone() else { return };
         self.moves.look_at_sockets(&snapshot);
@@ -384,8 +384,8 @@ impl Owner {
         snapshot.listeners.iter().filter_map(of).chain(self.moves.idle_times()).collect()
     }
 
-    /// Notes for others what the kernel counts, and adds it to what is counted of listeners and backends on
-    /// any plane.
+    /// Publishes what the kernel counts, and adds it to the counters of listeners and backends, which both
+    /// planes share.
     fn look(&mut self) {
         let failed = &self.attaching.failed;
         let interfaces = self.kernel.program().interfaces().filter(|name| !failed.contains_key(*name));
@@ -431,10 +431,10 @@ impl Owner {
         self.handle.seen.store(Arc::new(seen));
     }
 
-    /// Gives no backend a new flow, and waits for those that run.
+    /// Gives no backend a new flow, and waits for the existing ones.
     fn drain(&mut self, limit: Duration) -> u64 {
         let begun = Instant::now();
-        // Also for all that follows: pools and hosts change while flows end.
+        // Set for later updates as well: pools and the host change while flows end.
         self.is_draining = true;
         self.follow();
         loop {
@@ -448,7 +448,7 @@ impl Owner {
     }
 }
 
-/// Says so where the tables of an earlier process have another size than is asked for: they can't grow.
+/// Logs if the tables of an earlier process have another size than configured, since they can't grow.
 fn note_size(kernel: &mut Kernel, asked: Sizes) {
     match kernel.flow_entries() {
         // Two entries for each flow.
@@ -462,7 +462,7 @@ fn note_size(kernel: &mut Kernel, asked: Sizes) {
     }
 }
 
-/// Starts the thread that hears of changes.
+/// Starts the thread that listens for changes.
 fn watch_host(watch: Watch, watched: Arc<HostWatch>, handle: Arc<Handle>) -> Result<(), String> {
     let listen = move || {
         loop {
@@ -479,10 +479,10 @@ fn watch_host(watch: Watch, watched: Arc<HostWatch>, handle: Arc<Handle>) -> Res
     start_thread("weir-host", listen)
 }
 
-/// Starts a thread that does not end by a panic in silence.
+/// Starts a thread whose panic is logged and counted.
 fn start_thread(name: &'static str, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
     let told = move || {
-        // What it held is dropped with it, and nobody looks at it after.
+        // What it held is dropped with it, and not used afterwards.
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
             tasks::count_panic();
             tracing::error!(

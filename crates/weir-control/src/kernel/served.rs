@@ -1,5 +1,5 @@
-//! What listeners of the kernel plane name and what they reach, beside the interfaces that this host has and
-//! that packets are taken at.
+//! Compares what listeners of the kernel plane name and reach with this host's interfaces and those at which
+//! packets are taken.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,12 +8,12 @@ use std::net::{IpAddr, SocketAddr};
 use weir_config::{Bind, Config, Forward, InterfacePattern, Listener, Plane};
 use weir_l4::host::Host;
 
-/// A name, or pattern, of a listener's `interface` at which no packets can be taken. Shown, it says why.
+/// A name or pattern in a listener's `interface` for which packets can't be taken. `Display` says why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absent {
-    /// As the listener has it.
+    /// As configured for the listener.
     pub name: String,
-    /// There is such an interface, and its frames have no headers of Ethernet.
+    /// The interface exists, but its frames have no Ethernet headers.
     pub is_of_other_kind: bool,
 }
 
@@ -31,11 +31,11 @@ impl fmt::Display for Absent {
     }
 }
 
-/// What does not go together between a config and this host as it is now, by listener: what `interface` names
-/// and is not there, and backends whose answers the plane would not get.
+/// What in a config does not fit this host as it is now, by listener: interfaces that `interface` names and
+/// that do not exist, and backends whose answers the plane would not see.
 ///
 /// # Errors
-/// The kernel does not say which interfaces there are.
+/// The kernel does not list its interfaces.
 pub fn look_at_interfaces(config: &Config) -> std::io::Result<Vec<(String, String)>> {
     let host = Host::read()?;
     let listeners: Vec<&Listener> = config
@@ -51,9 +51,9 @@ pub fn look_at_interfaces(config: &Config) -> std::io::Result<Vec<(String, Strin
         absent_of(listener, &host).iter().for_each(|absent| say(absent.to_string()));
         let pool = config.pools.iter().find(|pool| Some(&pool.name) == listener.pool.as_ref());
         let backends = pool.into_iter().flat_map(|pool| &pool.backends);
-        // Names are resolved when Weir runs, and looked at then.
+        // Names are resolved, and checked, only when Weir runs.
         let backends = backends.filter_map(|backend| weir_config::backend_at(&backend.address));
-        // On a machine that has none of them it is another's config.
+        // If the machine has none of the interfaces, the config is for another machine.
         if !taken.is_empty() {
             unanswered(listener, backends, &host, &taken).iter().for_each(|one| say(one.to_string()));
         }
@@ -71,8 +71,8 @@ fn is_for_kernel(config: &Config, listener: &Listener, host: &Host) -> bool {
     }
 }
 
-/// Interfaces at which packets of these listeners are to be taken: those that they name, and of one that
-/// names none those that routes lead out by and those that have its addresses.
+/// Interfaces at which packets for these listeners are to be taken: those that they name, and for a listener
+/// that names none, those that routes lead out through and those that have its addresses.
 pub(super) fn interfaces_for<'l>(
     listeners: impl Iterator<Item = &'l Listener>,
     host: &Host,
@@ -89,20 +89,20 @@ pub(super) fn interfaces_for<'l>(
     found
 }
 
-/// Interfaces that have an address of a listener's: no route of the main table need lead out by those, as by
-/// the interfaces that keepalived makes for the MAC addresses of VRRP.
+/// Interfaces that have an address of a listener. Routes in the main table need not lead through them, as
+/// with the interfaces that keepalived makes for the MAC addresses of VRRP.
 pub(super) fn interfaces_with_addresses(listener: &Listener, host: &Host) -> BTreeSet<String> {
     let addresses: Vec<IpAddr> =
         listener.bind.iter().filter_map(Bind::inet).map(|bind| bind.first.ip().to_canonical()).collect();
     host.interfaces_with(|address| addresses.contains(&address))
 }
 
-/// Whether a listener's `interface` means one of this name.
+/// Whether a listener's `interface` matches this name.
 pub(super) fn is_meant(listener: &Listener, name: &str) -> bool {
     listener.interfaces.iter().any(|pattern| pattern.matches(name))
 }
 
-/// Indexes of the interfaces that a listener names; `None` where it names none.
+/// Indexes of the interfaces that a listener names; `None` if it names none.
 pub(super) fn meant_by(listener: &Listener, host: &Host) -> Option<BTreeSet<u32>> {
     if listener.interfaces.is_empty() {
         return None;
@@ -111,8 +111,8 @@ pub(super) fn meant_by(listener: &Listener, host: &Host) -> Option<BTreeSet<u32>
     Some(meant.map(|one| one.index).collect())
 }
 
-/// What a listener names and no interface is that packets can be taken at: names, and its patterns where
-/// there is nothing else.
+/// What a listener names for which there is no interface where packets can be taken: names, and also its
+/// patterns if it has no usable interface at all.
 pub(super) fn absent_of(listener: &Listener, host: &Host) -> Vec<Absent> {
     let is_there = |is_meant: &dyn Fn(&str) -> bool| !host.interfaces_that(is_meant).is_empty();
     let patterns = &listener.interfaces;
@@ -127,15 +127,15 @@ pub(super) fn absent_of(listener: &Listener, host: &Host) -> Vec<Absent> {
     patterns.iter().filter(is_absent).map(of).collect()
 }
 
-/// Why a listener that may choose its plane is better served by the proxy here: it names an interface that is
-/// there, and is not of Ethernet.
+/// Why the proxy plane serves a listener that allows either plane better here: it names an interface that
+/// exists but is not Ethernet.
 pub(super) fn obstacle_of_host(listener: &Listener, host: &Host) -> Option<String> {
     let absent = absent_of(listener, host);
     absent.iter().find(|absent| absent.is_of_other_kind).map(ToString::to_string)
 }
 
-/// A backend that a route leads to by an interface where no packets are taken: what it answers goes past the
-/// plane, to the host's own stack. Shown, it says so.
+/// A backend to which a route leads through an interface where no packets are taken: its answers bypass the
+/// plane and go to the host's own stack. `Display` says so.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Unanswered {
     /// The backend.
@@ -154,8 +154,8 @@ impl fmt::Display for Unanswered {
     }
 }
 
-/// Backends of a listener whose answers would come in by an interface that is not `taken`, where they have to
-/// pass here. A bridge or bond is taken with a port of its own.
+/// Backends of a listener whose answers would arrive at an interface that is not in `taken`, if they have to
+/// pass through this plane. A bridge or bond counts as taken if one of its ports is.
 pub(super) fn unanswered(
     listener: &Listener,
     backends: impl Iterator<Item = SocketAddr>,

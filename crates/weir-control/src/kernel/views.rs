@@ -1,5 +1,5 @@
-//! What is asked of the kernel while its owner works: which flows it remembers, and what it would do with a
-//! packet. Each has a handle of its own, so that nobody's question holds up a failover.
+//! Queries to the kernel while its owner works: which flows are in the table, and what would happen to a
+//! packet. They use their own handles, so that no query delays a failover.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -17,75 +17,75 @@ use super::clock::monotonic;
 use super::{Named, Seen};
 use crate::lock;
 
-/// Handles of the program's maps, and the program that explains.
+/// Handles of the program's maps, and the program for explanations.
 #[derive(Default)]
 pub(super) struct Views {
     flows: OnceLock<FlowTables>,
-    /// Where the program is pinned, and its size.
+    /// The directory where the program is pinned, and its table sizes.
     place: OnceLock<(PathBuf, Sizes)>,
-    /// Why there is none, where the kernel did not take it.
+    /// `Err` is the reason why the kernel rejected it.
     explainer: OnceLock<Result<Mutex<Explainer>, String>>,
 }
 
-/// A flow that the kernel remembers.
+/// A flow in the kernel's table.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FlowRow {
     /// `tcp` or `udp`.
     pub protocol: String,
-    /// `opening`, `open`, `over`, or `direct` for what is asked past the listeners.
+    /// `opening`, `open`, `over`, or `direct` for a backend that is asked directly, past the listeners.
     pub stage: String,
-    /// Name of its listener; `None` when that is gone, and for what is direct.
+    /// Name of its listener; `None` if it was removed, and for direct flows.
     pub listener: Option<String>,
     /// Name of its backend's pool; `None` as above.
     pub pool: Option<String>,
-    /// Who sends.
+    /// The client's address.
     pub client: SocketAddr,
-    /// To whom.
+    /// The address that the client sends to.
     pub destination: SocketAddr,
-    /// Who gets it.
+    /// The backend's address.
     pub backend: SocketAddr,
-    /// What the backend sees the client as, where that is another address or port.
+    /// The client's address as the backend sees it, if the address or port differs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen_as: Option<SocketAddr>,
-    /// Since its last packet in either direction, to about a second.
+    /// Time since its last packet in either direction, to about a second.
     pub silent_seconds: f64,
 }
 
-/// Which flows are asked for: those that all that is given holds for.
+/// Which flows to list: those that match all of the given conditions.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlowFilter {
-    /// Of this listener.
+    /// With this listener.
     pub listener: Option<String>,
-    /// Of backends of this pool.
+    /// With a backend of this pool.
     pub pool: Option<String>,
-    /// Of this backend, with its port or without.
+    /// With this backend, given with or without port.
     pub backend: Option<String>,
-    /// Of this client, with its port or without.
+    /// With this client, given with or without port.
     pub client: Option<String>,
-    /// At this stage.
+    /// In this stage.
     pub stage: Option<String>,
-    /// At most so many rows; the others are counted all the same.
+    /// Most rows to return; the others are still counted.
     pub limit: Option<usize>,
 }
 
-/// Rows without a limit of one's own.
+/// Most rows if the filter has no limit.
 const ROWS: usize = 1_000;
 /// Most rows of one answer.
 const MOST_ROWS: usize = 100_000;
 
-/// The answer.
+/// The result.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Flows {
-    /// Flows that the filter holds for.
+    /// Number of flows that match the filter.
     pub matching: u64,
-    /// Flows in all.
+    /// Number of all flows.
     pub all: u64,
-    /// The first of those that match.
+    /// The first of the matching flows.
     pub flows: Vec<FlowRow>,
 }
 
-/// An address of which the port may be left open.
+/// An address with an optional port.
 struct Place(IpAddr, Option<u16>);
 
 impl Place {
@@ -105,14 +105,14 @@ impl Place {
 }
 
 impl Views {
-    /// Opens the tables once the program of this size is pinned below `directory`. The program that explains
-    /// is loaded for the first who asks: it takes as long as the other, and a start would wait for it.
+    /// Opens the tables once the program with these sizes is pinned below `directory`. The program for
+    /// explanations is loaded for the first caller: it takes as long as the other, and would delay the start.
     pub(super) fn open(&self, flows: FlowTables, directory: &Path, sizes: Sizes) {
         let _ = self.flows.set(flows);
         let _ = self.place.set((directory.to_owned(), sizes));
     }
 
-    /// `None` before the program is there.
+    /// `None` before the program is loaded.
     fn explainer(&self) -> Option<&Result<Mutex<Explainer>, String>> {
         let (directory, sizes) = self.place.get()?;
         Some(self.explainer.get_or_init(|| {
@@ -121,7 +121,7 @@ impl Views {
         }))
     }
 
-    /// Flows by `filter`. A million take about a second.
+    /// The flows that match `filter`. A million flows take about a second.
     pub(super) fn flows(&self, seen: &Seen, filter: &FlowFilter) -> Result<Flows, String> {
         let Some(tables) = self.flows.get() else { return Ok(Flows::default()) };
         let place = |text: &Option<String>| text.as_deref().map(Place::read).transpose();
@@ -149,7 +149,7 @@ impl Views {
         Ok(found)
     }
 
-    /// What would become of a packet.
+    /// What would happen to a packet.
     pub(super) fn explain(&self, seen: &Seen, packet: &Packet) -> Result<Explanation, String> {
         let explainer = match self.explainer() {
             Some(Ok(explainer)) => explainer,
@@ -177,7 +177,7 @@ impl Views {
     }
 }
 
-/// What is wrong with the way that the answers to a packet have.
+/// What is wrong with the way back of answers to a packet.
 fn way_back(explained: &Explained, explanation: &Explanation, seen: &Seen) -> Option<String> {
     let number = explained.steps.iter().find(|(step, _)| *step == TraceStep::Listener)?.1;
     let listener = seen.listeners.values().find(|listener| listener.number == Some(number))?;
@@ -193,13 +193,13 @@ fn row(one: &Remembered, named: &Named<'_>) -> FlowRow {
     let destination = at(one.key.destination, one.key.destination_port);
     let is_direct = one.stage == weir_l4::flows::Stage::Direct;
     let (pool, backend) = match (is_direct, named.backends.get(&one.flow.backend)) {
-        // One without a port of its own is asked at the client's.
+        // A backend without a port of its own is reached at the port that the client asked for.
         (false, Some((pool, backend))) if backend.port() != 0 => (Some((*pool).to_owned()), *backend),
         (false, Some((pool, _))) => {
             (Some((*pool).to_owned()), at(one.flow.destination, one.flow.destination_port))
         }
         (false, None) => (None, at(one.flow.destination, one.flow.destination_port)),
-        // Answers are remembered: they come from the backend.
+        // It was found in the table as an answer, so it comes from the backend.
         (true, _) => (None, client),
     };
     let (client, destination) = if is_direct { (destination, client) } else { (client, destination) };
@@ -216,21 +216,21 @@ fn row(one: &Remembered, named: &Named<'_>) -> FlowRow {
         client,
         destination,
         backend,
-        // By IP-in-IP it is the source of outer packets, within which the client's address stays.
+        // With IP-in-IP this is the source of outer packets, while the client's address stays inside.
         seen_as: (!is_direct && one.flow.forward < Forward::Dsr as u8 && seen_as != client)
             .then_some(seen_as),
         silent_seconds: one.silent.as_secs_f64(),
     }
 }
 
-/// What would become of a packet, in words.
+/// What would happen to a packet, in words.
 #[derive(Clone, Debug)]
 pub struct Explanation {
     /// Each step of the program, in order.
     pub steps: Vec<String>,
-    /// How it ends.
+    /// The final action.
     pub action: String,
-    /// The backend that it goes to; `None` when it goes to none.
+    /// The backend that it goes to; `None` if it goes to none.
     pub backend: Option<SocketAddr>,
     /// Its pool.
     pub pool: Option<String>,

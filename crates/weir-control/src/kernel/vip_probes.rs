@@ -1,5 +1,5 @@
-//! Probes that ask backends at a listener's address, by the way that its clients' packets go: who is asked
-//! so, and by which program of the kernel.
+//! Probes that reach backends at a listener's address, on the path of its clients' packets: which backends
+//! are probed in this way, and the kernel program for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -23,33 +23,33 @@ use super::clock::monotonic;
 use super::owner::Owner;
 use crate::lock;
 
-/// How long the program goes on to change a probe's packets after its time is over, which would be said
-/// otherwise by nobody where this process was killed.
+/// How long the program still rewrites a probe's packets after the time limit; without a limit they would be
+/// rewritten for ever if this process were killed.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How long the program stays where nobody is asked so any more: probes that are under way when that comes
-/// into force end before it does.
+/// How long the program stays attached when nothing is probed in this way any more: probes that are under way
+/// then can end first.
 const UNUSED: Duration = Duration::from_secs(2);
 
-/// Shortest pause between two times that the program is attached anew because a probe has left unchanged:
-/// where that is of no use, it is not done at each probe.
+/// Least time before the program is attached again because the packets of a probe were not rewritten: if that
+/// does not help, it is not repeated for each probe.
 const ATTACH_PAUSE: Duration = Duration::from_secs(60);
 
-/// What of a segment fits into any link of IPv6 within an outer header and its own: 1280 - 40 - 40 - 20.
+/// Largest TCP segment that fits on any IPv6 link inside an outer header: 1280 - 40 - 40 - 20.
 const MOST_OF_A_SEGMENT: u32 = 1180;
 
-/// The way that clients' packets go to the backends of a pool.
+/// The path of clients' packets to the backends of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VipWay {
     /// The listener's address.
     pub vip: IpAddr,
-    /// By which of the two ways where backends answer past the plane.
+    /// Which of the two forwarding methods by which backends answer directly.
     pub forward: Forward,
-    /// What outer packets come from, where the listener says it.
+    /// The source of outer packets, if configured for the listener.
     pub source: Option<IpAddr>,
 }
 
-/// Shown behind "at VIP 192.0.2.1:80".
+/// Shown after "at VIP 192.0.2.1:80".
 impl fmt::Display for VipWay {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self.forward {
@@ -59,7 +59,7 @@ impl fmt::Display for VipWay {
     }
 }
 
-/// Nothing was asked, for a reason that is not the backend's.
+/// No probe was made, for a reason that is not the backend's fault.
 #[derive(Debug)]
 pub struct NotAsked(String);
 
@@ -72,7 +72,7 @@ impl fmt::Display for NotAsked {
 impl std::error::Error for NotAsked {}
 
 impl NotAsked {
-    /// Whether an error of [`VipProbes::connect`] says this.
+    /// Whether this is the cause of an error of [`VipProbes::connect`].
     pub fn is_in(error: &io::Error) -> bool {
         error.get_ref().is_some_and(|inner| inner.is::<NotAsked>())
     }
@@ -82,27 +82,27 @@ fn not_asked(why: impl Into<String>) -> io::Error {
     io::Error::other(NotAsked(why.into()))
 }
 
-/// What the thread of the kernel plane and probes share.
+/// Shared by the kernel plane's thread and the probes.
 #[derive(Default)]
 pub struct VipProbes {
-    /// `None` while nobody is asked so.
+    /// `None` while nothing is probed in this way.
     program: Mutex<Option<ProbeProgram>>,
     passages: ArcSwap<Option<Arc<ProbePassages>>>,
     /// By pool.
     ways: ArcSwap<BTreeMap<String, Vec<VipWay>>>,
-    /// A probe has left unchanged: an interface does not run the program.
+    /// A probe's packets were not rewritten: an interface does not run the program.
     is_missed: AtomicBool,
-    /// When it was last attached anew for that.
+    /// When it was last attached again for that reason.
     attached_anew: Mutex<Option<Instant>>,
-    /// Since when nobody is asked so.
+    /// Since when nothing has been probed in this way.
     unused_since: Mutex<Option<Instant>>,
 }
 
 impl VipProbes {
-    /// Loads the program unless it is there. Takes the verifier's time.
+    /// Loads the program unless it is loaded. Takes as long as the verifier needs.
     ///
     /// # Errors
-    /// The kernel does not take it.
+    /// The kernel rejects it.
     pub(super) fn load(&self) -> Result<(), String> {
         let mut held = lock(&self.program);
         if held.is_none() {
@@ -115,26 +115,26 @@ impl VipProbes {
         Ok(())
     }
 
-    /// Has backends asked by the ways of this snapshot from now on.
+    /// Probes backends on the paths of this snapshot from now on.
     pub(super) fn serve(&self, snapshot: &Snapshot, placements: &Placements) {
         self.ways.store(Arc::new(ways(snapshot, placements)));
     }
 
-    /// Takes the program away.
+    /// Removes the program.
     pub(super) fn remove(&self) {
         self.is_missed.store(false, Ordering::Release);
         self.passages.store(Arc::default());
         *lock(&self.program) = None;
     }
 
-    /// Leaves interfaces to the process that comes after.
+    /// Leaves the attachments to the next process.
     pub(super) fn leave(&self) {
         if let Some(program) = &mut *lock(&self.program) {
             program.leave();
         }
     }
 
-    /// The ways to a backend of a pool at this address; none where it is asked at its own.
+    /// The paths to a backend of a pool at this address; empty if it is probed at its own address.
     pub fn ways_to(&self, pool: &str, address: IpAddr) -> Vec<VipWay> {
         let is_ipv4 = address.to_canonical().is_ipv4();
         let ways = self.ways.load();
@@ -142,11 +142,11 @@ impl VipProbes {
         of_pool.filter(|way| way.vip.is_ipv4() == is_ipv4).cloned().collect()
     }
 
-    /// Connects to `to` by a way, at the same port, from where a pool's connections leave; ends within
-    /// `limit`. The connection goes that way as long as the second is there.
+    /// Connects to `to` on a path, with the same port, from where a pool's connections leave; ends within
+    /// `limit`. The connection uses that path as long as the second value is kept.
     ///
     /// # Errors
-    /// It was not accepted; or it could not be asked ([`NotAsked`]).
+    /// It was not accepted, or no probe could be made ([`NotAsked`]).
     pub async fn connect(
         &self,
         way: &VipWay,
@@ -174,7 +174,7 @@ impl VipProbes {
             here,
             backend: to,
             vip: way.vip,
-            // As of its clients' packets, wherever the pool's own connections leave from.
+            // The same as for clients' packets, wherever the pool's own connections leave from.
             outer_source: is_wrapped.then(|| source.unwrap_or(here.ip())),
             until: monotonic() + limit + GRACE,
         };
@@ -186,7 +186,7 @@ impl VipProbes {
             Err(error) if passing.has_left() || error.kind() != io::ErrorKind::ConnectionRefused => {
                 Err(error)
             }
-            // The backend's own address has answered.
+            // The answer came from the backend's own address.
             Ok(_) | Err(_) => {
                 self.is_missed.store(true, Ordering::Release);
                 Err(not_asked(format!(
@@ -198,7 +198,7 @@ impl VipProbes {
     }
 }
 
-/// The ways of all pools whose backends are asked at a listener's address.
+/// The paths of all pools whose backends are probed at a listener's address.
 fn ways(snapshot: &Snapshot, placements: &Placements) -> BTreeMap<String, Vec<VipWay>> {
     let mut found: BTreeMap<String, Vec<VipWay>> = BTreeMap::new();
     for listener in snapshot.listeners.iter().map(|one| &*one.config) {
@@ -221,11 +221,11 @@ fn ways(snapshot: &Snapshot, placements: &Placements) -> BTreeMap<String, Vec<Vi
 }
 
 impl Owner {
-    /// Has probes go by listeners' addresses, where some do: at all interfaces that routes lead out by, since
-    /// their answers may come by any.
+    /// Attaches the program for probes at listeners' addresses, if there are any, to all interfaces that
+    /// routes lead out through, since answers may arrive at any of them.
     ///
     /// # Errors
-    /// Of an interface it could not be done; of all others it was.
+    /// It failed for some interface; all others were attached.
     pub(super) fn attach_probes(&mut self) -> Result<(), String> {
         let Some((snapshot, placements)) = &self.serving else { return Ok(()) };
         let shared = self.handle.vip_probes.clone();
@@ -234,7 +234,8 @@ impl Owner {
             lock(&shared.unused_since).get_or_insert_with(Instant::now);
             return Ok(());
         }
-        // Those that only another table than the main one leads out by are known by the address they give.
+        // If only another routing table leads to a backend, the interface is found by the source address
+        // chosen for it.
         let asked = snapshot.pools.iter().filter(|pool| ways.contains_key(&pool.config.name));
         let asked = asked.flat_map(|pool| &pool.backends).filter_map(|backend| backend.resolved.address());
         let sources: BTreeSet<IpAddr> = asked.filter_map(|at| Host::source_to(at.ip())).collect();
@@ -243,7 +244,7 @@ impl Owner {
         let mut wanted = self.host.routed_interfaces();
         wanted.extend(self.host.interfaces_with(|address| sources.contains(&address)));
         wanted.extend(self.kernel.program().interfaces().map(str::to_owned));
-        // One that has gone without a trace is found by the probes themselves.
+        // If the program vanished without notice, the probes themselves discover it.
         let is_missed = shared.is_missed.swap(false, Ordering::AcqRel);
         let mut held = lock(&shared.program);
         let Some(program) = &mut *held else { return Ok(()) };
@@ -260,7 +261,7 @@ impl Owner {
         result
     }
 
-    /// As [`Owner::attach_probes`], where a probe was missed; takes the program away where it was of no use
+    /// As [`Owner::attach_probes`], when a probe was not rewritten; removes the program if it was not used
     /// for a while.
     pub(super) fn look_at_probes(&mut self) {
         let shared = self.handle.vip_probes.clone();

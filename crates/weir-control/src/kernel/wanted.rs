@@ -1,4 +1,4 @@
-//! A snapshot in the terms of the kernel: which listeners, which pools, and how their backends stand.
+//! Translates a snapshot for the kernel: which listeners and pools, and the state of their backends.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -14,10 +14,10 @@ use weir_l4::wanted::{Listener, Member, Pool, PortSpan, Wanted};
 use weir_state::Snapshot;
 use weir_state::plane::Placements;
 
-/// What of `snapshot` is to be forwarded in the kernel. `ports` are those that this host gives to others. A
-/// backend that `is_own` address of this host's gets nothing: its packets would come back here; nor does one
-/// of an address family that none of its listeners has. Pools that
-/// `has_flows` of listeners that are gone stay, too. `interfaces_of` gives those that a listener means.
+/// What of `snapshot` the kernel should forward. `ports` are those that this host assigns to other sockets.
+/// Backends for which `is_own` is true get nothing, as their packets would come back to this host; nor do
+/// backends of an address family that none of their listeners has. Pools of removed listeners stay if
+/// `has_flows`. `interfaces_of` returns the interfaces that a listener names.
 pub fn wanted(
     snapshot: &Snapshot,
     placements: &Placements,
@@ -51,7 +51,8 @@ pub fn wanted(
                 sources: one.config.source_addresses.clone(),
                 asks_host: false,
                 interfaces: interfaces_of(&one.config),
-                // Without a port nothing is sent. That some were free was seen when the listener was placed.
+                // Without a port nothing is sent. That there were free ones was checked when the listener was
+                // placed.
                 source_ports: source_ports(&one.config, ports).unwrap_or_default(),
             })
         })
@@ -61,7 +62,7 @@ pub fn wanted(
     };
     let source_to = |pool: &weir_state::Pool, address| {
         let is_asked = |one: &Listener| one.forward == Forward::Ipip && one.pool == pool.config.name;
-        // Flows that are left may be of a listener that asked for it.
+        // Remaining flows may belong to a listener that asked for it.
         let is_used = listeners.iter().any(is_asked) || has_flows(&pool.config.name);
         is_used.then(|| Host::source_to(address)).flatten()
     };
@@ -76,8 +77,8 @@ pub fn wanted(
     Wanted { listeners, pools, ..Wanted::default() }
 }
 
-/// Whether no listener at `addresses` can forward to a backend `at` another family: a host name may answer
-/// with either, which the check of the config could not know.
+/// Whether no listener at `addresses` can forward to a backend at `at` because of its address family: a host
+/// name may resolve to either family, which the config check could not know.
 fn is_of_other_family(addresses: &[IpAddr], at: IpAddr) -> bool {
     let is_ipv4 = |address: &IpAddr| address.to_canonical().is_ipv4();
     let can_reach = |from: &IpAddr| from.is_unspecified() || is_ipv4(from) == is_ipv4(&at);
@@ -88,18 +89,18 @@ fn networks(list: &[IpNet]) -> Vec<(IpAddr, u8)> {
     list.iter().map(|network| (network.network(), network.prefix_len())).collect()
 }
 
-/// The ports that this host gives to others.
+/// The ports that this host assigns to other sockets.
 ///
 /// # Errors
-/// It does not say, for people.
+/// They can't be read; the reason in readable form.
 pub fn local_ports() -> Result<LocalPorts, String> {
     LocalPorts::read().map_err(|error| format!("the ports of this host can't be read: {error}"))
 }
 
-/// Ports that packets of a listener leave from, where it changes them.
+/// Source ports for packets of a listener, if it changes them.
 ///
 /// # Errors
-/// This host may give them to others.
+/// This host may assign them to other sockets.
 pub fn source_ports(listener: &weir_config::Listener, ports: &LocalPorts) -> Result<Ports, Taken> {
     match listener.forward {
         Asked::Nat | Asked::Dsr | Asked::Ipip => Ok(Ports::default()),
@@ -129,7 +130,7 @@ fn of_pool(
     let mut weights = vec![0; pool.backends.len()];
     pool.balance.eligible().iter().for_each(|one| weights[one.index] = one.weight);
     let members = pool.backends.iter().enumerate().filter_map(|(at, backend)| {
-        // A name that was never resolved leads nowhere.
+        // A name that was never resolved has no address.
         let address: SocketAddr = backend.resolved.address()?;
         let is_out_of_reach = is_out_of_reach(address.ip());
         let weight = if is_out_of_reach { 0 } else { weights[at] };

@@ -1,5 +1,5 @@
-//! Messages to name servers over TCP (RFC 7766), where nobody can forge an answer to what they have not
-//! seen.
+//! Messages to name servers over TCP (RFC 7766), so that an attacker who does not see the question can't
+//! forge an answer.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use hickory_proto::rr::{Name, RecordType};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// For one answer of one name server, from connecting to its last byte.
+/// Longest time for one answer of one name server, from connecting to the last byte.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A name with its end. `Err` says why it is none.
+/// Parses a fully qualified name. `Err` is the reason why it is invalid.
 pub fn name(text: &str) -> Result<Name, String> {
     let mut name = Name::from_ascii(text).map_err(|error| format!("{text:?} is no name: {error}"))?;
     name.set_fqdn(true);
     Ok(name)
 }
 
-/// A message under a number that nobody can guess.
+/// A message with a random id.
 pub fn new(code: OpCode) -> Result<Message, String> {
     let mut number = [0; 2];
     rand::fill(&mut number).map_err(|_| "there are no random bytes".to_owned())?;
@@ -30,7 +30,7 @@ pub fn new(code: OpCode) -> Result<Message, String> {
 /// Asks a name server for records of one type.
 ///
 /// # Errors
-/// It did not answer, or with what is no answer to this; says which.
+/// The reason: the server did not answer, or its answer does not match the question.
 pub async fn ask(server: SocketAddr, name: &Name, kind: RecordType) -> Result<Message, String> {
     let mut question = new(OpCode::Query)?;
     question.metadata.recursion_desired = true;
@@ -45,7 +45,7 @@ pub async fn ask(server: SocketAddr, name: &Name, kind: RecordType) -> Result<Me
     }
 }
 
-/// What `bytes` say as an answer to `question`.
+/// Parses `bytes` as an answer to `question`.
 pub fn answer_to(question: &Message, bytes: &[u8]) -> Result<Message, String> {
     let answer = Message::from_vec(bytes).map_err(|error| format!("it sent no message ({error})"))?;
     let is_ours = answer.metadata.id == question.metadata.id
@@ -54,7 +54,7 @@ pub fn answer_to(question: &Message, bytes: &[u8]) -> Result<Message, String> {
     if is_ours { Ok(answer) } else { Err("it sent an answer to something else".to_owned()) }
 }
 
-/// Sends one message and gives the one that comes back.
+/// Sends one message and returns the reply.
 pub async fn exchange(server: SocketAddr, message: &[u8]) -> Result<Vec<u8>, String> {
     let length = u16::try_from(message.len()).map_err(|_| "the message is too long".to_owned())?;
     let exchange = async {

@@ -1,6 +1,5 @@
-//! Proves domains by records in their zones (`dns-01`, RFC 8555 section 8.4): puts a record there, by a
-//! signed update or by the operator's program, waits until the name servers answer with it, and takes it out
-//! when it is dropped.
+//! Proves domains by records in their zones (`dns-01`, RFC 8555 section 8.4): adds a record, by a signed
+//! update or by the operator's program, waits until the name servers have it, and removes it when dropped.
 
 mod message;
 mod program;
@@ -13,25 +12,25 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use weir_config::{Acme, DnsProgram, DnsUpdate};
 
-/// What stands in front of a domain whose record an authority asks for.
+/// The label in front of the domain in the name of the record.
 const PREFIX: &str = "_acme-challenge";
 
-/// A record that was put into a zone, or is about to be. Taken out when dropped, on a task of its own: nobody
-/// waits for that.
+/// A record that was added to a zone, or is about to be. When this is dropped a separate task removes it, and
+/// nothing waits for that.
 #[must_use = "the record is there for as long as this is kept"]
 pub struct InZone {
     record: Option<Record>,
-    /// What puts it there. It goes on where nobody waits for it any more: what is taken out before it is put
-    /// there would stay.
+    /// The task that adds the record. It runs on even if nothing waits for it: a record that were removed
+    /// before it is added would stay.
     putting: Option<JoinHandle<Result<(), String>>>,
 }
 
-/// A record, and the way into its zone.
+/// A record, and the means to change its zone.
 #[derive(Clone)]
 struct Record {
-    /// Without the dot at its end.
+    /// Without the trailing dot.
     name: String,
-    /// The domain that is proved, without a wildcard's star.
+    /// The domain to prove, without a wildcard's star.
     domain: String,
     value: String,
     way: Way,
@@ -43,7 +42,7 @@ enum Way {
     Program(DnsProgram),
 }
 
-/// How long orders of `acme` may take longer than others, whose proofs nobody has to wait for.
+/// How much longer orders of `acme` may take than those whose proofs need no waiting.
 pub fn longest(acme: &Acme) -> Duration {
     let for_each = match (&acme.dns_update, &acme.dns_program) {
         (Some(update), _) => update.wait + 3 * message::PATIENCE,
@@ -53,10 +52,11 @@ pub fn longest(acme: &Acme) -> Duration {
     for_each.saturating_mul(u32::try_from(acme.domains.len()).unwrap_or(u32::MAX))
 }
 
-/// Puts the record that proves `domain` into its zone, and gives it once all name servers answer with it.
+/// Adds the record that proves `domain` to its zone, and returns once all name servers have it.
 ///
 /// # Errors
-/// Says who would not take it, or who did not answer with it. It is taken out then.
+/// The reason: the update was refused, or a name server did not have the record in time. The record is then
+/// removed.
 pub async fn put(acme: &Acme, domain: &str, value: String) -> Result<InZone, String> {
     let domain = domain.strip_prefix("*.").unwrap_or(domain).to_owned();
     let name = format!("{PREFIX}.{domain}");
@@ -72,7 +72,7 @@ pub async fn put(acme: &Acme, domain: &str, value: String) -> Result<InZone, Str
         (None, None) => return Err("neither `dns_update` nor `dns_program` is there".to_owned()),
     };
     let record = Record { name, domain, value, way };
-    // From here on it may be there, whatever an error says.
+    // From here on the record may exist, whatever an error says.
     let mut kept = InZone { record: Some(record.clone()), putting: None };
     let put = record.clone();
     let putting = kept.putting.insert(tokio::spawn(async move { put.set(true).await }));
@@ -84,7 +84,7 @@ pub async fn put(acme: &Acme, domain: &str, value: String) -> Result<InZone, Str
 }
 
 impl Record {
-    /// Puts it there, or takes it out.
+    /// Adds the record, or removes it.
     async fn set(&self, is_there: bool) -> Result<(), String> {
         match &self.way {
             Way::Update { update, zone } => {

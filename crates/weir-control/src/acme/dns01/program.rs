@@ -1,4 +1,4 @@
-//! Runs the operator's program that puts records into zones and takes them out.
+//! Runs the operator's program that adds records to zones and removes them.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -15,16 +15,17 @@ use weir_config::DnsProgram;
 use crate::blocking::blocking;
 use crate::lock;
 
-/// Of what it says, so much is told: the last (bytes).
+/// How much of its output is reported: the last bytes.
 const SAID_BYTES: usize = 1 << 10;
-/// For the rest of what it said, when it has ended and something that it started has its output still.
+/// How long to wait for the rest of its output after it has ended, if a child process still has the pipe
+/// open.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// Runs it and waits for its end, on a thread that may wait.
+/// Runs the program and waits for its end, on a thread that may block.
 ///
 /// # Errors
-/// It could not be run, ended with a status other than 0, or was killed because it took too long; says so,
-/// and what it said.
+/// It could not be run, ended with a status other than 0, or was killed because it took too long; includes
+/// its output.
 pub async fn run(
     program: &DnsProgram,
     domain: &str,
@@ -38,7 +39,7 @@ pub async fn run(
     command.args([action, &name, value]).stdin(Stdio::null()).process_group(0);
     command.env("WEIR_ACTION", action).env("WEIR_DOMAIN", domain);
     command.env("WEIR_RECORD_NAME", &name).env("WEIR_RECORD_VALUE", value);
-    // As hooks of certbot have them.
+    // The same variables as for hooks of certbot.
     command.env("CERTBOT_DOMAIN", domain).env("CERTBOT_VALIDATION", value);
     let (path, longest) = (program.program.clone(), program.timeout);
     let ended = blocking(move || wait(&path, command, longest)).await;
@@ -51,7 +52,7 @@ fn wait(path: &Path, mut command: Command, longest: Duration) -> Result<(), Stri
     let (output, input) = io::pipe().map_err(told)?;
     command.stdout(input.try_clone().map_err(told)?).stderr(input);
     let mut child = command.spawn().map_err(told)?;
-    // What is left of our side would keep the pipe open.
+    // Our copy of the write end would keep the pipe open.
     drop(command);
     let said = Arc::new(Mutex::new(Vec::new()));
     let into = said.clone();
@@ -77,7 +78,7 @@ fn wait(path: &Path, mut command: Command, longest: Duration) -> Result<(), Stri
     }
 }
 
-/// Waits for its end; `None` when it had to be killed, with all that it has started.
+/// Waits for its end; `None` when it had to be killed, with all processes that it had started.
 fn ended_within(child: &mut Child, longest: Duration) -> io::Result<Option<ExitStatus>> {
     let pid = Pid::from_child(child);
     let handle = pidfd_open(pid, PidfdFlags::empty())?;
@@ -93,13 +94,13 @@ fn ended_within(child: &mut Child, longest: Duration) -> io::Result<Option<ExitS
             Err(error) => return Err(error.into()),
         }
     }
-    // It was started as the leader of a group of its own, and is not reaped yet: the number is nobody else's.
+    // It leads its own process group, and has not been reaped: the number can't belong to another.
     kill_process_group(pid, Signal::KILL)?;
     child.wait()?;
     Ok(None)
 }
 
-/// Reads to the end and keeps the last bytes, so that a program that says much is not stopped by it.
+/// Reads to the end and keeps the last bytes, so that the program never blocks on a full pipe.
 fn keep_last(mut output: File, said: &Mutex<Vec<u8>>) {
     let mut bytes = [0; 4096];
     while let Ok(count @ 1..) = output.read(&mut bytes) {
@@ -110,7 +111,7 @@ fn keep_last(mut output: File, said: &Mutex<Vec<u8>>) {
     }
 }
 
-/// In one line, without what a terminal or a log would take for more than text.
+/// As one line, without characters that a terminal or a log would interpret.
 fn printable(said: &[u8]) -> String {
     let text = String::from_utf8_lossy(said);
     text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()

@@ -1,5 +1,5 @@
-//! Signatures of messages to name servers and of their answers, by a key that both know (TSIG, RFC 8945),
-//! with HMAC-SHA256. Pure: the time is an argument.
+//! Signatures of messages to name servers, and of their answers, with a shared key (TSIG, RFC 8945) and
+//! HMAC-SHA256. No I/O: the time is an argument.
 
 use aws_lc_rs::hmac;
 use hickory_proto::op::{Header, Message};
@@ -8,7 +8,7 @@ use hickory_proto::rr::rdata::tsig::{TsigAlgorithm, message_tbs};
 use hickory_proto::rr::{DNSClass, Name, RData, Record};
 use hickory_proto::serialize::binary::{BinDecodable as _, BinDecoder, BinEncoder};
 
-/// How far two clocks may be apart, seconds (RFC 8945 section 10).
+/// How far apart two clocks may be, in seconds (RFC 8945 section 10).
 const FUDGE: u16 = 300;
 
 /// A key with its name.
@@ -17,7 +17,7 @@ pub struct Key {
     secret: hmac::Key,
 }
 
-/// A message as it is sent, and its signature, which the answer's covers too.
+/// A signed message, and its signature, which the answer's signature also covers.
 pub struct Signed {
     pub bytes: Vec<u8>,
     pub mac: Vec<u8>,
@@ -39,10 +39,10 @@ impl Key {
         Ok(Signed { bytes: signed.to_vec().map_err(|error| error.to_string())?, mac })
     }
 
-    /// Makes sure that an answer to what was signed with `request` comes from whoever has the key.
+    /// Checks that the answer to the message with the signature `request` is signed with the same key.
     ///
     /// # Errors
-    /// It does not, or nobody can tell; says why.
+    /// The reason why it is not, or can't be checked.
     pub fn verify(&self, answer: &[u8], request: &[u8], now: u64) -> Result<(), String> {
         let Some((end, record)) = last_record(answer) else {
             return Err("its answer is not signed".to_owned());
@@ -58,7 +58,7 @@ impl Key {
             return Err("its answer is signed with another key".to_owned());
         }
         let mut covered = Vec::with_capacity(answer.len() + request.len() + 64);
-        // As long as a digest is.
+        // The signature is as long as a digest, so its length fits.
         covered.extend_from_slice(&(request.len() as u16).to_be_bytes());
         covered.extend_from_slice(request);
         covered.extend_from_slice(&tsig.oid.to_be_bytes());
@@ -70,7 +70,7 @@ impl Key {
         tsig.emit_tsig_for_mac(&mut BinEncoder::new(&mut variables), &record.name)
             .map_err(|error| error.to_string())?;
         covered.extend_from_slice(&variables);
-        // Compares in constant time, and takes no shortened digest.
+        // Compares in constant time, and accepts no truncated digest.
         hmac::verify(&self.secret, &covered, &tsig.mac)
             .map_err(|_| "its answer has a false signature".to_owned())?;
         if tsig.time.abs_diff(now) > u64::from(FUDGE) {
@@ -80,14 +80,14 @@ impl Key {
     }
 }
 
-/// RFC 8945 section 4.2.
+/// The record for a signature (RFC 8945 section 4.2).
 fn record(name: &Name, tsig: TSIG) -> Record {
     let mut record = Record::from_rdata(name.clone(), 0, RData::TSIG(tsig));
     record.dns_class = DNSClass::ANY;
     record
 }
 
-/// Where the last of the additional records begins, and what it is; `None` where there is none.
+/// The last of the additional records and the position where it begins; `None` if there is none.
 fn last_record(message: &[u8]) -> Option<(usize, Record)> {
     let mut decoder = BinDecoder::new(message);
     let Header { metadata, counts } = Header::read(&mut decoder).ok()?;
@@ -100,7 +100,7 @@ fn last_record(message: &[u8]) -> Option<(usize, Record)> {
     Some((end, Record::read(&mut decoder).ok()?))
 }
 
-/// What an error of a signature means (RFC 8945 section 5.2).
+/// The meaning of a TSIG error (RFC 8945 section 5.2).
 fn refusal(code: u16, key: &Name) -> String {
     match code {
         16 => format!("it has another key under the name {key} (BADSIG)"),

@@ -1,4 +1,4 @@
-//! Dynamic updates (RFC 2136) and what has to be known for them: the zone of a name, and its name servers.
+//! Dynamic updates (RFC 2136), and look-ups for them: the zone of a name, and its name servers.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -13,19 +13,18 @@ use super::tsig::Key;
 use super::wait::Server;
 use crate::blocking;
 
-/// How long resolvers may keep the record, seconds.
+/// How long resolvers may cache the record, in seconds.
 const TTL_SECONDS: u32 = 60;
-/// Most name servers of a zone that are waited for (count): no zone has more, and an answer may say any
-/// number.
+/// Most name servers of a zone to wait for (count): no zone has more, but an answer could list any number.
 const MOST_SERVERS: usize = 16;
 /// The port of name servers.
 const PORT: u16 = 53;
 
-/// Puts a TXT record into a zone, or takes out the one with this very value: others of the name are other
-/// orders'.
+/// Adds a TXT record to a zone, or removes the one with this value: others with the same name belong to other
+/// orders.
 ///
 /// # Errors
-/// Says what the name server would not take, or what is wrong with its answer.
+/// The reason: the name server refused it, or its answer is wrong.
 pub async fn send(
     update: &DnsUpdate,
     zone: &str,
@@ -43,13 +42,13 @@ pub async fn send(
     match (code, verified) {
         (ResponseCode::NoError, Ok(())) => Ok(()),
         (ResponseCode::NoError, Err(reason)) => Err(told(reason)),
-        // Why it would not believe us says more than that it did not.
+        // Why it rejects our signature is more informative than that it does.
         (ResponseCode::NotAuth, Err(reason)) => Err(told(reason)),
         (code, _) => Err(told(meaning(code))),
     }
 }
 
-/// RFC 2136 section 2.2.
+/// The meaning of a response code (RFC 2136 section 2.2).
 fn meaning(code: ResponseCode) -> String {
     let more = match code {
         ResponseCode::Refused => "this key may not do that",
@@ -66,7 +65,7 @@ fn compose(zone: &Name, name: Name, value: &str, is_there: bool) -> Result<Messa
     message.add_query(Query::query(zone.clone(), RecordType::SOA));
     let mut record = Record::from_rdata(name, TTL_SECONDS, RData::TXT(TXT::new(vec![value.to_owned()])));
     if !is_there {
-        // RFC 2136 section 2.5.4.
+        // Removes a single record (RFC 2136 section 2.5.4).
         (record.dns_class, record.ttl) = (DNSClass::NONE, 0);
     }
     message.add_authority(record);
@@ -77,7 +76,7 @@ fn seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// The zone that a name lies in, as `server` says (RFC 1034 section 4.3.4, RFC 2308 section 2).
+/// The zone that contains a name, according to `server` (RFC 1034 section 4.3.4, RFC 2308 section 2).
 pub async fn zone_of(server: SocketAddr, name: &str) -> Result<String, String> {
     let name = message::name(name)?;
     let answer = message::ask(server, &name, RecordType::SOA).await?;
@@ -93,7 +92,7 @@ pub async fn zone_of(server: SocketAddr, name: &str) -> Result<String, String> {
     }
 }
 
-/// The name servers of a zone, as `server` names them, each with its addresses.
+/// The name servers of a zone, according to `server`, each with its addresses.
 pub async fn servers_of(server: SocketAddr, zone: &str) -> Result<Vec<Server>, String> {
     let answer = message::ask(server, &message::name(zone)?, RecordType::NS).await?;
     let names = answer.answers.iter().filter_map(|record| match &record.data {

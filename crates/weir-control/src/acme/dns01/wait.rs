@@ -1,5 +1,5 @@
-//! Waits until name servers have a record: an authority asks any of them, and what one does not have yet is a
-//! proof that failed.
+//! Waits until all name servers have a record: an authority may ask any of them, and a missing record means a
+//! failed proof.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,24 +8,24 @@ use hickory_proto::rr::{Name, RData, RecordType};
 
 use super::message;
 
-/// Between two rounds of questions, the first time; half as often each time, up to [`LONGEST_PAUSE`].
+/// First pause between two rounds of questions; it doubles each time, up to [`LONGEST_PAUSE`].
 const PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// A name server, which is asked at its addresses one after the other until one answers.
+/// A name server; its addresses are tried in turn until one answers.
 pub struct Server {
     pub addresses: Vec<SocketAddr>,
 }
 
-/// Name servers of one address each.
+/// Name servers with one address each.
 pub fn alone(addresses: &[SocketAddr]) -> Vec<Server> {
     addresses.iter().map(|address| Server { addresses: vec![*address] }).collect()
 }
 
-/// Asks until all have it; at once when there are none.
+/// Asks until all of them have the record; returns at once if there are none.
 ///
 /// # Errors
-/// One had not after `longest`; says which, and what it said.
+/// A server did not have it after `longest`; says which one, and its last answer.
 pub async fn until_all_have(
     servers: &[Server],
     name: &str,

@@ -1,7 +1,8 @@
-//! Which certificates that were ordered on demand are used: noted in the store, beside each of them, so that
-//! those are renewed after a restart that clients ask for, and no others.
+//! Records in the store which certificates ordered on demand are used, beside each of them, so that after a
+//! restart those that clients ask for are renewed, and no others.
 //!
-//! The note for `FILE.pem` is `FILE.pem.used`, an empty file that was written when the certificate was used.
+//! The record for `FILE.pem` is `FILE.pem.used`, an empty file with the time of last use as its modification
+//! time.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,17 +15,17 @@ use crate::acme::schedule::{self, Life};
 use crate::blocking::blocking;
 use crate::store;
 
-/// What there is to do.
+/// Certificates that need attention.
 #[derive(Default)]
 pub(super) struct Found {
     /// Names whose certificates are to be renewed.
     pub due: Vec<String>,
-    /// Certificates that are others than those in memory.
+    /// Certificates in the store that differ from those in memory.
     pub newer: Vec<(String, Stored)>,
 }
 
-/// Notes that certificates are used. One that can't be noted is not renewed after a restart, if nobody asks
-/// for it then: that is said, and no reason not to serve it.
+/// Records that certificates are used. If one can't be recorded it will not be renewed after a restart unless
+/// somebody asks for it; this is logged, and the certificate is still served.
 pub(super) async fn note(acme: &Acme, used: Vec<(Box<str>, SystemTime)>) {
     let note = |name: &str| note_of(&weir_tls::acme::file(&acme.of_name(name)));
     let notes: Vec<_> = used.iter().map(|(name, when)| (note(name), *when)).collect();
@@ -46,7 +47,7 @@ fn note_of(file: &Path) -> PathBuf {
     note.into()
 }
 
-/// Looks at all that was used lately. Waits for the disk.
+/// Checks everything that was used recently. Blocks on the disk.
 pub(super) fn look(on_demand: &OnDemand) -> Found {
     let mut found = Found::default();
     let folder = weir_tls::acme::folder(on_demand.acme());
@@ -62,13 +63,13 @@ pub(super) fn look(on_demand: &OnDemand) -> Found {
         let file = note.with_extension("");
         let stored = match Stored::load(&file) {
             Ok(stored) => stored,
-            // It has expired, or is gone: it is ordered when it is asked for.
+            // It has expired, or is gone: it will be ordered when it is asked for.
             Err(error) => {
                 tracing::debug!(%error, "no certificate to renew");
                 continue;
             }
         };
-        // A note beside something else is not about a certificate of ours.
+        // A record beside another file does not concern a certificate of ours.
         let is_own = |name: &&String| weir_tls::acme::file(&on_demand.acme().of_name(name)) == file;
         let Some(name) = stored.facts().names.iter().find(is_own).cloned() else { continue };
         if !on_demand.takes(&name) {
@@ -85,19 +86,19 @@ pub(super) fn look(on_demand: &OnDemand) -> Found {
     found
 }
 
-/// Whether a certificate is to be renewed.
+/// Whether a certificate is due for renewal.
 pub(super) fn is_due(stored: &Stored, name: &str, now: SystemTime) -> bool {
     due(stored, name, now).is_some_and(|due| due <= now)
 }
 
-/// `None` when it does not say until when it is good.
+/// When it is due for renewal; `None` if it has no expiry time.
 fn due(stored: &Stored, name: &str, now: SystemTime) -> Option<SystemTime> {
     let facts = stored.facts();
     let life = Life::of(facts, store::written(&facts.file)?, now)?;
     Some(schedule::renewal(life, None, draw_of(name)))
 }
 
-/// From 0 to 1, the same for a name each time: else it would be another moment at each look.
+/// A number from 0 to 1 that is always the same for a name, so that each check finds the same time.
 fn draw_of(name: &str) -> f64 {
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
