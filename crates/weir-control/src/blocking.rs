@@ -1,7 +1,8 @@
-//! Work that may have to wait for a disk or a resolver, on a thread of its own.
+//! Work that may block on a disk or a resolver, on a separate thread.
 //!
-//! Not on those that the runtime has for it: where the system grants no thread, to ask the runtime for one is
-//! a panic, which ends whoever asked. That is a shortage, and gone by the time that the work is tried again.
+//! The runtime's own threads for blocking work are not used: if the system can't start a thread, the runtime
+//! panics, which would end the calling task. This is only a shortage, which may be over when the work is
+//! tried again.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -9,17 +10,17 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tokio::sync::oneshot;
 
-/// Most threads at once: a resolver that hangs has one more wait for it at each question.
+/// Most threads at once: with a resolver that hangs, each question occupies one more.
 const MOST_THREADS: usize = 512;
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 
-/// Work that was not begun for want of a thread, since the start of the process (count).
+/// How often work was not begun because there was no thread, since the start of the process (count).
 pub fn refused() -> u64 {
     REFUSED.load(Ordering::Relaxed)
 }
 
-/// A place among the threads that there may be at once.
+/// A place among the limited number of threads.
 struct ThreadPlace(&'static AtomicUsize);
 
 impl ThreadPlace {
@@ -38,14 +39,14 @@ impl Drop for ThreadPlace {
     }
 }
 
-/// Does `work`, and waits for what comes of it. Once begun it goes on, though nobody waits any more.
+/// Runs `work`, and waits for its result. Once begun it runs to the end, even if nobody waits any more.
 ///
 /// # Errors
-/// No thread could be started, there are as many as may be, or the work has panicked.
+/// No thread could be started, the limit is reached, or the work has panicked.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     let (done, outcome) = oneshot::channel();
     let work = move || {
-        // Whoever waited may have gone.
+        // The task that waited may have ended.
         drop(done.send(work()));
     };
     begin(work).inspect_err(|_| _ = REFUSED.fetch_add(1, Ordering::Relaxed))?;

@@ -1,17 +1,17 @@
 //! What an upgrade carries from the old process to the new one besides sockets: what operators, probes and
-//! traffic have found out about the backends, and the keys that session tickets are sealed with. Without it a
-//! new process would send work to backends that are known to be out.
+//! traffic have found out about the backends, and the keys that seal session tickets. Without it a new
+//! process would send work to backends that are known to be down.
 //!
-//! One line of text for each backend: `state POOL ADDRESS ADMIN HEALTH EJECTED_MS WEIGHT ROLE`. HEALTH is
-//! `up` (or not known), `late` (down, merely for want of an answer in time) or `down`; WEIGHT is `-`
-//! unless it was set by hand; ROLE is `-` where there is none, and an older process does not say it. A
-//! line that a process does not understand says nothing to it, so that versions can differ. Before it, one
-//! for each backend that no config names: `found POOL ADDRESS` of one that its group has, `member POOL
-//! ADDRESS NAME WEIGHT BACKUP` of one that a name stands for, `added POOL ADDRESS WEIGHT BACKUP MOST` of one
-//! that the API added lastingly; BACKUP is `backup` or `-`, MOST `max_connections` or `-`. `resolved POOL
-//! ADDRESS AT` says at which address one is that is given by a host name: nobody may be able to say it when
-//! the new process asks. `breaker POOL LEFT_MS IN_A_ROW` is of a pool whose breaker is open, for so long yet
-//! and opened so often in a row.
+//! There is one line of text for each backend: `state POOL ADDRESS ADMIN HEALTH EJECTED_MS WEIGHT ROLE`.
+//! HEALTH is `up` (or not known), `late` (down, only because answers were late) or `down`; WEIGHT is `-`
+//! unless it was set by hand; ROLE is `-` if there is none, and an older process leaves it out. A process
+//! ignores lines that it does not understand, so that versions can differ. Earlier lines describe the
+//! backends that the config does not name: `found POOL ADDRESS` for one that its group has, `member POOL
+//! ADDRESS NAME WEIGHT BACKUP` for one that a name resolves to, `added POOL ADDRESS WEIGHT BACKUP MOST` for
+//! one that was added permanently through the API; BACKUP is `backup` or `-`, MOST `max_connections` or `-`.
+//! `resolved POOL ADDRESS AT` gives the address of a backend with a host name, as no name server may answer
+//! when the new process asks. `breaker POOL LEFT_MS IN_A_ROW` is for a pool whose breaker is open, with the
+//! time left and how often in a row it has opened.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -30,27 +30,27 @@ use crate::token_keys::Inherited;
 /// The first word of each line.
 pub const WORD: &str = "state";
 
-/// The same of those that say which backends were found.
+/// First word of lines for backends that their group has.
 const FOUND: &str = "found";
 
-/// The same of those that a name stands for.
+/// First word of lines for backends that a name resolves to.
 const MEMBER: &str = "member";
 
-/// The same of those that the API added lastingly.
+/// First word of lines for backends that were added permanently through the API.
 const ADDED: &str = "added";
 
-/// The same of those that say where a host name leads.
+/// First word of lines with the address of a host name.
 const RESOLVED: &str = "resolved";
 
-/// The same of those that say which breakers are open.
+/// First word of lines for open breakers.
 const BREAKER: &str = "breaker";
 
 /// The lines for every backend of `snapshot` and every open breaker, each with its line end.
 pub fn lines(snapshot: &Snapshot, now: Duration) -> Vec<String> {
     let of_pool = |pool: &std::sync::Arc<Pool>| {
         let configured = pool.config.backends.iter().map(|configured| configured.weight);
-        // Whoever leaves works on what the old process has, and nothing comes from the new one. Whom no probe
-        // has found up yet joins there by the name's answer, as here.
+        // Backends that are leaving only finish what the old process has, and get nothing from the new one.
+        // Those that no probe has found up yet join there by the name's answer, as they did here.
         let is_untried = |it: &Backend| it.balance.health() == Health::Unknown && !it.balance.is_assumed_up();
         let has_joined = |it: &Backend| !it.balance.is_leaving() && !is_untried(it);
         let stays = |it: &Backend| !matches!(it.origin, Origin::Name(_)) || has_joined(it);
@@ -74,7 +74,7 @@ pub fn lines(snapshot: &Snapshot, now: Duration) -> Vec<String> {
     snapshot.pools.iter().flat_map(of_pool).collect()
 }
 
-/// The line of a backend that no config names; `None` for one that a config does.
+/// The line of a backend that the config does not name; `None` for one that it names.
 fn origin_line(pool: &str, config: &weir_config::Backend, origin: &Origin) -> Option<String> {
     let weir_config::Backend { address, weight, .. } = config;
     let backup = if config.backup { "backup" } else { "-" };
@@ -89,7 +89,7 @@ fn origin_line(pool: &str, config: &weir_config::Backend, origin: &Origin) -> Op
     }
 }
 
-/// A backend that no config names, as its line has it.
+/// A backend that the config does not name, as in its line.
 #[derive(Debug)]
 struct Other {
     pool: String,
@@ -98,7 +98,7 @@ struct Other {
 }
 
 impl Other {
-    /// `None` when it is no such line.
+    /// `None` for other lines.
     fn of_line(line: &str) -> Option<Other> {
         let words: Vec<&str> = line.split(' ').collect();
         let config = |address: &str, weight: &str, backup: &str| {
@@ -121,7 +121,7 @@ impl Other {
         Some(Other { pool: pool.to_owned(), origin, config })
     }
 
-    /// Whether the pool still takes it, and has it not.
+    /// Whether the pool would still take it, and does not have it yet.
     fn fits(&self, pool: &Pool, dns: &Dns) -> bool {
         let Other { origin, config, .. } = self;
         let of_origin = || pool.backends.iter().filter(|it| it.origin == *origin).count();
@@ -143,12 +143,12 @@ impl Other {
     }
 }
 
-/// What the config says of a name that stands for several backends of a pool.
+/// The config of a name that stands for several backends of a pool.
 fn name_of<'p>(pool: &'p Pool, name: &str) -> Option<&'p weir_config::Backend> {
     pool.configured.backends.iter().find(|it| it.is_group() && it.address == name)
 }
 
-/// Most backends that are taken over though no config names them, over all pools.
+/// Most backends taken over that the config does not name, for all pools.
 const MOST_OTHERS: usize = 65_536;
 
 /// Most parts of the service that are taken over as in maintenance.
@@ -158,13 +158,13 @@ const MOST_MAINTENANCE: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Known {
     admin: AdminState,
-    /// `None` while it is up, or not known to be down; else whether it was merely late.
+    /// `None` if it is up, or not known to be down; otherwise whether it was only late.
     down: Option<Lateness>,
-    /// How long an ejection still lasts; zero when there is none.
+    /// How long an ejection still lasts; zero if there is none.
     ejected: Duration,
-    /// Only when it is not the configured one.
+    /// Only if it differs from the configured one.
     weight: Option<u32>,
-    /// What was found out; the config settles its own.
+    /// Only if it was found out; one from the config is not carried.
     role: Option<Role>,
 }
 
@@ -199,7 +199,7 @@ impl Known {
         format!("{WORD} {pool} {address} {admin} {health} {ejected_ms} {weight} {role}\n")
     }
 
-    /// Pool, address and what is known; `None` when it is no such line.
+    /// Pool, address and what is known; `None` for other lines.
     fn of_line(line: &str) -> Option<(&str, &str, Known)> {
         let mut words = line.split(' ');
         if words.next()? != WORD {
@@ -226,7 +226,7 @@ impl Known {
         let balance = &backend.balance;
         balance.set_admin_state(self.admin, now);
         balance.set_role(self.role);
-        // Where nobody asks any more, nobody would ever find out that it is up again.
+        // If it is no longer probed, nothing would ever find out that it is up again.
         if let Some(lateness) = self.down.filter(|_| pool.config.health.check != Check::Off) {
             balance.set_health(Health::Down, now);
             balance.set_late(lateness == Lateness::Late);
@@ -257,11 +257,11 @@ impl Known {
 #[derive(Debug, Default)]
 pub struct Carried {
     pools: HashMap<String, HashMap<String, Known>>,
-    /// Those that no config names.
+    /// Backends that the config does not name.
     others: Vec<Other>,
-    /// Where host names led, by pool and address.
+    /// Addresses of host names, by pool and address.
     resolved: HashMap<(String, String), SocketAddr>,
-    /// Open breakers, by pool: for how long yet, and how often in a row they have opened.
+    /// Open breakers, by pool: the time left, and how often in a row they have opened.
     breakers: HashMap<String, (Duration, u32)>,
     /// Lines of [`weir_tls::tickets`].
     tickets: Vec<String>,
@@ -272,7 +272,7 @@ pub struct Carried {
 }
 
 impl Carried {
-    /// Takes a line; what can't be understood is left out.
+    /// Parses a line; one that can't be understood is ignored.
     pub fn take(&mut self, line: &str) {
         if line.split(' ').next() == Some(tickets::WORD) {
             self.tickets.push(line.to_owned());
@@ -302,14 +302,14 @@ impl Carried {
         }
     }
 
-    /// The keys that session tickets are sealed with: those of the old process, or new ones.
+    /// The keys that seal session tickets: those of the old process, or new ones.
     pub fn ticket_keys(&self) -> Arc<TicketKeys> {
         TicketKeys::new(self.tickets.iter().map(String::as_str))
     }
 
-    /// With the backends that the process before had and no config names, in the pools that still take them:
-    /// those that go by what a group says, those whose config has the name, and any for those that the API
-    /// added lastingly. Host names lead where they led.
+    /// Adds the backends that the previous process had and the config does not name, to pools that still take
+    /// them: those that follow a group, those whose config has the name, and any pool for permanent additions
+    /// through the API. Host names get their earlier addresses.
     pub fn with_others(&self, snapshot: Arc<Snapshot>) -> Arc<Snapshot> {
         let dns = snapshot.config.dns.clone();
         let snapshot = self.others.iter().fold(snapshot, |snapshot, other| {
@@ -327,7 +327,7 @@ impl Carried {
                 Origin::Api => snapshot.with_lasting(index, config),
                 Origin::Group | Origin::Config => snapshot.with_found(index, &config.address),
             };
-            // One whose name can't be spoken TLS with is found again, and refused by its name then.
+            // One whose name is invalid for TLS will be discovered again through its name, and refused then.
             change.map_or(snapshot, |change| change.snapshot)
         });
         for pool in &snapshot.pools {
@@ -341,14 +341,14 @@ impl Carried {
         snapshot
     }
 
-    /// Backends that something is known of, over all pools.
+    /// Number of backends about which something is known, for all pools.
     #[cfg(test)]
     pub fn backend_count(&self) -> usize {
         self.pools.values().map(HashMap::len).sum()
     }
 
-    /// Gives the backends of a snapshot that nobody serves yet what was known about them, by pool and
-    /// address, and says in the log what did not find its place.
+    /// Gives the backends of a snapshot that is not served yet what was known about them, by pool and
+    /// address, and logs what does not match.
     pub fn apply(&self, snapshot: &Snapshot, now: Duration) {
         self.token_keys.apply(snapshot, now);
         self.named.apply(now, |name| snapshot.named(name));

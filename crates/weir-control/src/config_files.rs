@@ -1,4 +1,4 @@
-//! The files and the environment that a config asks for.
+//! Access to the files and the environment variables that a config refers to.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -23,7 +23,7 @@ impl World for Disk {
         let mut names = Vec::new();
         for entry in std::fs::read_dir(folder).map_err(|error| error.to_string())? {
             let entry = entry.map_err(|error| error.to_string())?;
-            // What is not UTF-8 no pattern of a config can name.
+            // No pattern in a config can match a name that is not UTF-8.
             names.extend(entry.file_name().into_string().ok());
         }
         Ok(names)
@@ -49,7 +49,7 @@ impl NamedFiles for Disk {
         };
         match files {
             FileUse::Log(file) => can_log(file),
-            // Made when it is not there.
+            // It is created if it does not exist.
             FileUse::OwnKey(file) if !file.exists() => can_log(file),
             files => certificates::problems(&weir_tls::look_at(files), SystemTime::now()),
         }
@@ -64,8 +64,8 @@ impl NamedFiles for Disk {
     }
 }
 
-/// The same for whoever reads a config and does not put it in force: files that only Weir itself needs are
-/// not tried.
+/// The same for code that reads a config without putting it in force: files that only Weir itself needs are
+/// not checked.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OnlyRead;
 
@@ -85,7 +85,7 @@ impl World for OnlyRead {
 
 impl NamedFiles for OnlyRead {}
 
-/// Whether lines can be put into a file, as far as that can be seen without one.
+/// Whether log lines could be written to a file, as far as that can be told without creating it.
 fn can_log(file: &Path) -> Result<(), String> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let found = std::fs::metadata(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -95,7 +95,7 @@ fn can_log(file: &Path) -> Result<(), String> {
     }
 }
 
-/// The first `most` bytes of a file that somebody names to a command: it may be a pipe.
+/// The first `most` bytes of a file that was named to a command; it may be a pipe.
 pub fn read_file(path: &Path, most: u64) -> std::io::Result<Vec<u8>> {
     let file = std::fs::File::open(path)?;
     if file.metadata()?.is_dir() {

@@ -1,13 +1,13 @@
-//! A claim on one thing of a store that several hosts share: a file that only one can make, which says whose
-//! it is and is written anew as long as it is held.
+//! A claim on one thing in a store that several hosts share: a file that only one process can create, which
+//! names its holder and is rewritten as long as it is held.
 //!
-//! The kernel's own locks do not reach other hosts on every file system. A claim that its holder does not
-//! renew is over after [`STALE_AFTER`], by the clock of whoever waits: no two clocks have to agree. Where the
-//! holder was a process of this host, the kernel's lock, which goes with each claim, has already told that it
-//! is gone.
+//! The kernel's own locks do not work across hosts on every file system. A claim that its holder does not
+//! renew expires after [`STALE_AFTER`], by the clock of the process that waits: clocks need not agree. If the
+//! holder was a process of this host, the kernel's lock, which accompanies each claim, has already shown that
+//! it is gone.
 //!
-//! Two may believe to hold a claim where one stood still for so long and then goes on. Then a certificate is
-//! ordered twice, and each file is still whole.
+//! Two processes may believe that they hold a claim if one was stopped for that long and then continues. Then
+//! a certificate is ordered twice, and each file is still complete.
 
 use std::fs::{self, OpenOptions};
 use std::hash::{BuildHasher as _, RandomState};
@@ -22,26 +22,26 @@ use tokio::task::JoinHandle;
 use crate::blocking::blocking;
 use crate::timestamp::Timestamp;
 
-/// A holder writes its claim anew so often.
+/// Interval at which a holder rewrites its claim.
 const RENEW_EVERY: Duration = Duration::from_secs(10);
-/// Whoever waits takes over a claim that has not changed for so long.
+/// Time without a change after which a waiting process takes over a claim.
 const STALE_AFTER: Duration = Duration::from_secs(60);
-/// Between two looks at somebody else's.
+/// Interval at which a waiting process looks at another's claim.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Largest file of a claim, bytes.
+/// Largest file with a claim, in bytes.
 const CLAIM_BYTES: u64 = 4 << 10;
 
-/// What stands in the file.
+/// The content of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Claim {
-    /// Of this start of which host.
+    /// Identifies the host and its boot.
     host: String,
     process: u32,
-    /// Tells one claim of a process from the next.
+    /// Distinguishes the claims of one process.
     number: u64,
     /// How often it was renewed.
     renewals: u64,
-    /// When it was renewed last by the clock of its host: for people, and for nothing else.
+    /// When it was last renewed, by the clock of its host; only for information.
     at: String,
 }
 
@@ -71,7 +71,7 @@ impl Claim {
     }
 }
 
-/// A claim that is held; given up when dropped.
+/// A claim that is held; released when dropped.
 #[derive(Debug)]
 pub struct Lease {
     path: PathBuf,
@@ -89,8 +89,8 @@ impl Drop for Lease {
 }
 
 impl Lease {
-    /// Waits until nobody else has claimed `path`. `is_alone` says that whoever has claimed it on this host
-    /// is gone, as the kernel's lock proves that we hold.
+    /// Waits until nobody else has claimed `path`. `is_alone` means that any earlier holder on this host is
+    /// gone, which is proved by the kernel's lock that we hold.
     ///
     /// # Errors
     /// The store can't be written.
@@ -123,7 +123,7 @@ impl Lease {
                     let renewing = tokio::spawn(renew(path.to_owned(), claim.clone()));
                     return Ok(Lease { path: path.to_owned(), claim, renewing });
                 }
-                // It was given up meanwhile.
+                // It was released meanwhile.
                 Err(error)
                     if error.kind() == io::ErrorKind::NotFound && path.parent().is_some_and(Path::is_dir) => {
                 }
@@ -135,7 +135,7 @@ impl Lease {
                         tracing::debug!(claim = %path.display(), "another host has claimed this: waiting");
                     }
                     seen = Some((text, Instant::now()));
-                    // One that was left on this host is gone by now.
+                    // A claim that was left on this host has been removed by now.
                     if is_alone {
                         continue;
                     }
@@ -147,22 +147,22 @@ impl Lease {
     }
 }
 
-/// Makes the file, whole, unless there is one.
+/// Creates the complete file, unless it exists.
 fn make(path: &Path, claim: &Claim) -> io::Result<()> {
     let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(path)?;
-    // Not synced: after a power failure nobody holds it. A client of NFS writes it when it is closed.
+    // Not synced, since no holder survives a power failure. An NFS client writes the file when it is closed.
     file.write_all(&claim.text()).inspect_err(|_| drop(fs::remove_file(path)))
 }
 
-/// What stands there, and what claim that is: none as long as it is half written.
+/// The content of the file, and the claim in it: `None` while it is incomplete.
 fn read(path: &Path) -> io::Result<(Vec<u8>, Option<Claim>)> {
     let text = weir_tls::read_regular(path, CLAIM_BYTES)?;
     let claim = serde_json::from_slice(&text).ok();
     Ok((text, claim))
 }
 
-/// Takes away the claim that says `text`. Of several who try, one has it; and what is another one by now is
-/// put back.
+/// Removes the claim with the content `text`. If several processes try, one succeeds; a claim that has
+/// changed meanwhile is put back.
 fn take_away(path: &Path, text: &[u8]) -> io::Result<()> {
     let aside = path.with_extension(format!("{:016x}.over", RandomState::new().hash_one(0u8)));
     match fs::rename(path, &aside) {
@@ -171,7 +171,7 @@ fn take_away(path: &Path, text: &[u8]) -> io::Result<()> {
     }
     let is_it = read(&aside).is_ok_and(|(now, _)| now == text);
     if !is_it {
-        // Whoever made another meanwhile has it.
+        // Another process that has created one meanwhile holds the claim.
         let _ = fs::hard_link(&aside, path);
     } else {
         tracing::info!(claim = %path.display(), "the claim of a Weir that is gone is taken over");
@@ -196,12 +196,12 @@ async fn renew(path: PathBuf, claim: Claim) {
     }
 }
 
-/// Whether it was ours to be written.
+/// Whether it was ours to write.
 fn write_again(path: &Path, claim: &Claim) -> io::Result<bool> {
     match read(path) {
         Ok((_, Some(there))) if there.is_same(claim) => {}
         Ok((_, Some(_))) => return Ok(false),
-        // Half of one is being written by somebody else.
+        // Another process is writing the file.
         Ok((_, None)) => return Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(make(path, claim).is_ok()),
         Err(error) => return Err(error),
@@ -213,11 +213,11 @@ fn write_again(path: &Path, claim: &Claim) -> io::Result<bool> {
     fs::rename(&next, path).map(|()| true).inspect_err(|_| drop(fs::remove_file(&next)))
 }
 
-/// Tells this start of this host from all others.
+/// Identifies this boot of this host.
 fn host() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     match boot.trim() {
-        // Then nobody else counts as of this host.
+        // Then no other process counts as being on this host.
         "" => format!("{:016x}", RandomState::new().hash_one(std::process::id())),
         boot => boot.to_owned(),
     }

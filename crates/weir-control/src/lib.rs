@@ -1,11 +1,11 @@
-//! What is true right now? Health, names, reload.
+//! What is in force right now? Health, names, reload.
 //!
 //! One thread with an ordinary tokio runtime decides what is in force and hands it to the data planes; it
 //! never touches a client's bytes. All changes go through [`control::Control`]; [`publish`] is the only
 //! writer of the snapshot.
 //!
 //! Start reading at [`control`], then [`publish`] (how a config comes into force), [`reload`] (from a file to
-//! there) and [`health`] (who is up). What others see of it and ask is weir-admin's.
+//! there) and [`health`] (which backends are up). The interface for operators is in weir-admin.
 #![forbid(unsafe_code)]
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -34,7 +34,7 @@ pub mod timestamp;
 pub mod token_keys;
 pub mod upgrade;
 
-/// What a mutex guards, whatever became of a thread that held it: no holder leaves half a change behind.
+/// Locks a mutex, even if a thread that held it has panicked: none leaves its data half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Tells systemd what state the service is in: the datagram protocol of `sd_notify(3)`, without its library.
+//! Reports the state of the service to systemd: the datagram protocol of `sd_notify(3)`, without its library.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,15 +11,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::lock;
 
-/// Messages that wait for the service manager at most; the oldest give way.
+/// Most messages that wait for the service manager; the oldest are dropped.
 const MOST_WAITING: usize = 64;
-/// Between two looks at a service manager that takes nothing.
+/// Interval between two attempts while the service manager accepts nothing.
 const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// The way to the service manager; does nothing when there is none.
+/// The connection to the service manager; does nothing if there is none.
 ///
-/// Nobody here waits for it. What it does not take at once (it is busy, and other services have much to say)
-/// goes to a thread that may wait: a service whose READY=1 is lost is killed after a while, and one whose
+/// No caller waits for it. Messages that it does not accept at once (it is busy, or other services send a
+/// lot) go to a thread that may wait: a service whose READY=1 is lost is killed after a while, and one whose
 /// MAINPID is lost is started a second time.
 #[derive(Debug, Default)]
 pub struct Notifier {
@@ -27,7 +27,7 @@ pub struct Notifier {
     watchdog: Option<Duration>,
 }
 
-/// Messages on their way, in order.
+/// Queued messages, in order.
 #[derive(Debug)]
 struct Line {
     socket: UnixDatagram,
@@ -49,7 +49,7 @@ impl Notifier {
         let watchdog = variable("WATCHDOG_USEC").filter(|_| ours).and_then(|usec| usec.parse().ok());
         Notifier {
             line: variable("NOTIFY_SOCKET").and_then(|path| connect(&path).ok()).map(Line::of),
-            // Twice per period, as sd_watchdog_enabled(3) advises.
+            // Twice per period, as sd_watchdog_enabled(3) recommends.
             watchdog: watchdog
                 .map(|usec: u64| Duration::from_micros(usec) / 2)
                 .filter(|period| !period.is_zero()),
@@ -61,39 +61,39 @@ impl Notifier {
         self.line.is_some()
     }
 
-    /// How often to call [`Self::alive`]; `None` when nobody watches.
+    /// How often to call [`Self::alive`]; `None` without a watchdog.
     pub fn watchdog(&self) -> Option<Duration> {
         self.watchdog
     }
 
-    /// Serving. `status` is one line for `systemctl status`.
+    /// Reports that the service is ready. `status` is one line for `systemctl status`.
     pub fn ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={status}"));
     }
 
-    /// A reload begins; [`Self::ready`] ends it. The time stamp is what `Type=notify-reload` waits for.
+    /// Reports that a reload begins; [`Self::ready`] ends it. `Type=notify-reload` requires the time stamp.
     pub fn reloading(&self) {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let usec = now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000;
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={usec}\nSTATUS=reloading"));
     }
 
-    /// Draining before exit.
+    /// Reports that the process drains before it exits.
     pub fn stopping(&self, status: &str) {
         self.send(&format!("STOPPING=1\nSTATUS={status}"));
     }
 
-    /// Another process is the service from now on.
+    /// Reports that another process is the main process from now on.
     pub fn main_process(&self, pid: u32) {
         self.send(&format!("MAINPID={pid}\nREADY=1"));
     }
 
-    /// Still working.
+    /// Resets the watchdog.
     pub fn alive(&self) {
         self.send("WATCHDOG=1");
     }
 
-    /// Waits until the service manager has taken all that was said; `false` when time ran out.
+    /// Waits until the service manager has accepted all messages; `false` if that takes longer than `limit`.
     pub fn finish(&self, limit: Duration) -> bool {
         let Some(line) = &self.line else { return true };
         let waits = |waiting: &mut Waiting| !waiting.messages.is_empty();
@@ -115,7 +115,7 @@ impl Line {
 
     fn send(self: &Arc<Self>, message: &str) {
         let mut waiting = lock(&self.state);
-        // A service manager that does not listen is no reason to stop serving.
+        // If the service manager does not listen, that is no reason to stop serving.
         if waiting.messages.is_empty() && !is_full(&self.socket.send(message.as_bytes())) {
             return;
         }
@@ -133,7 +133,7 @@ impl Line {
         }
     }
 
-    /// The main function of the thread, which is there as long as something waits.
+    /// The main function of the thread, which exists as long as messages wait.
     fn send_on(&self) {
         loop {
             let _ = poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], Some(&LOOK));
@@ -153,7 +153,7 @@ impl Line {
     }
 }
 
-/// Whether a message would be taken later.
+/// Whether a message would be accepted later.
 fn is_full(sent: &io::Result<usize>) -> bool {
     sent.as_ref().is_err_and(|error| {
         matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)

@@ -1,5 +1,5 @@
-//! HTTP requests of Weir's own to services that a URL names: one on a connection of its own, in the clear or
-//! over TLS that is verified. Who asks bounds the time, and the size of what it reads.
+//! Weir's own HTTP requests to services given by a URL: one per connection, in cleartext or over verified
+//! TLS. The caller limits the time, and the size of what it reads.
 
 use std::fmt::Display;
 use std::io;
@@ -20,24 +20,24 @@ use weir_tls::ClientTls;
 use crate::blocking;
 use crate::health::probe::plain;
 
-/// How we name ourselves (RFC 8555 section 6.1 wants that).
+/// Our user agent, which RFC 8555 section 6.1 requires.
 pub(crate) const NAME: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
 
-/// For how long an address may be silent until the next of its name is tried too (RFC 8305 section 8).
+/// How long an address may take to answer before the next one of its name is also tried (RFC 8305 section 8).
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Most bytes of the head of an answer.
+/// Longest head of an answer, in bytes.
 const HEAD_BYTES: usize = 16 << 10;
 
-/// A connection, in the clear or not.
+/// A connection, encrypted or not.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Connects to where `uri` leads; over TLS by `tls` where there is one.
+/// Connects to the host of `uri`; over TLS if `tls` is given.
 ///
 /// # Errors
-/// Why there is no connection, for people.
+/// Why there is no connection, in readable form.
 pub(crate) async fn connect(uri: &Uri, tls: Option<&ClientTls>) -> Result<Box<dyn Stream>, String> {
     let host = uri.host().ok_or_else(|| format!("{uri} has no host"))?;
     let port = uri.port_u16().unwrap_or(if tls.is_some() { 443 } else { 80 });
@@ -51,25 +51,25 @@ pub(crate) async fn connect(uri: &Uri, tls: Option<&ClientTls>) -> Result<Box<dy
     Ok(Box::new(stream.map_err(|error| format!("no TLS: {}", handshake::describe(&error)))?))
 }
 
-/// Connects to what `address` (host and port) stands for, to the first of its addresses that accepts.
+/// Connects to the first address of `address` (host and port) that accepts.
 async fn connect_to(address: &str) -> io::Result<TcpStream> {
     let addresses = blocking::addresses(address.to_owned()).await?;
     first_of(&addresses).await
 }
 
-/// Connects to the first of `addresses` that accepts. Each has [`PAUSE`] before the next is tried as well:
-/// who asks bounds the whole, and one that drops packets would take all of that.
+/// Connects to the first of `addresses` that accepts. The next is also tried after [`PAUSE`]: the caller
+/// limits the total time, which an address that drops packets would use up.
 async fn first_of(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let first = *addresses.first().ok_or(io::ErrorKind::AddrNotAvailable)?;
     let addresses = race::order(first, addresses);
     race::connect(&addresses, PAUSE, TcpStream::connect).await.map(|(_, stream)| stream)
 }
 
-/// Asks `uri` by `request` over a connection, and has the answer read by `read`. Nothing of it goes on once
-/// this ends, in whatever way.
+/// Sends `request` for `uri` over a connection, and lets `read` read the answer. Everything ends with this
+/// future, in whatever way it ends.
 ///
 /// # Errors
-/// What went wrong, for people.
+/// What went wrong, in readable form.
 pub(crate) async fn ask<B, T, E, Read>(
     stream: Box<dyn Stream>,
     uri: &Uri,
@@ -97,11 +97,11 @@ where
         let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
         read(answer).await.map_err(|error| error.to_string())
     });
-    // Driven here: it ends with the question, also when that takes too long.
+    // The connection is driven here, so that it ends with the request, also after a timeout.
     tokio::select! {
         biased;
         asked = &mut asking => asked,
-        // The answer may have been the last of it.
+        // The answer may have been the last thing received.
         _ = connection => asking.await,
     }
 }

@@ -1,8 +1,8 @@
-//! The lines of the program's own log, on their way to standard error.
+//! Writes the lines of the program's own log to standard error.
 //!
-//! Whoever logs must not wait for whoever reads: a pipe that nobody empties would stop the control thread
-//! and, one line later, each worker. So lines go through a queue to a thread that may wait; what the queue
-//! does not take is dropped and counted.
+//! Logging must not block on the reader: a pipe that is not emptied would stop the control thread and, after
+//! another line, each worker. So lines go through a queue to a thread that may block; lines that do not fit
+//! into the queue are dropped and counted.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -15,18 +15,18 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::lock;
 
-/// What lines that wait take of memory, bytes.
+/// Most memory for queued lines, in bytes.
 const QUEUE_BYTES: usize = 1 << 20;
 
-/// Lines that were dropped since the start, of the one log that a process has.
+/// Lines dropped since the start; a process has only one log.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
-/// Lines of this process's log that were dropped: nobody read them in time, or nobody will.
+/// Lines of this process's log that were dropped, because they were not read in time or never will be.
 pub fn dropped() -> u64 {
     DROPPED.load(Ordering::Relaxed)
 }
 
-/// Where lines are put. Each write is a line, or several that belong together; none waits or fails.
+/// Accepts lines. Each write is a line, or several that belong together; a write never blocks or fails.
 #[derive(Clone)]
 pub struct Lines(Arc<Meeting>);
 
@@ -42,13 +42,13 @@ struct LineQueue {
     queue: VecDeque<Vec<u8>>,
     queue_bytes: usize,
     is_writing: bool,
-    /// Dropped since it was last told.
+    /// Lines dropped since this was last reported.
     untold: u64,
 }
 
 impl Lines {
-    /// Lines that go to `target`, in order, each by a write of its own: those of another process that has the
-    /// same target stand between them, not within.
+    /// Writes lines to `target`, in order, each with a separate write: lines of another process with the same
+    /// target may come between them, but not within them.
     ///
     /// # Errors
     /// The thread can't be started.
@@ -60,7 +60,7 @@ impl Lines {
         Ok(lines)
     }
 
-    /// Waits until all is written that was put before; `false` when time ran out.
+    /// Waits until all earlier lines are written; `false` if that takes longer than `limit`.
     pub fn finish(&self, limit: Duration) -> bool {
         let is_behind = |state: &mut LineQueue| !state.queue.is_empty() || state.is_writing;
         let waited = self.0.idle.wait_timeout_while(lock(&self.0.state), limit, is_behind);
@@ -125,8 +125,8 @@ impl Meeting {
     }
 }
 
-/// Waits for the target as long as it takes. Not by the standard library's handle, whose lock others want
-/// too.
+/// Waits for the target as long as it takes. It does not use the standard library's handle, since other
+/// threads need its lock.
 fn write_whole(target: &impl AsFd, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match rustix::io::write(target, bytes) {

@@ -1,8 +1,7 @@
-//! From a file to a configuration in force, and the memory of how the last try went.
+//! From a file to a config in force, and the record of how the last attempt went.
 //!
-//! Reading, checking and binding come first; only when all of that has succeeded does anything change.
-//! Whatever goes wrong is remembered until the next try, so that an operator who was not looking still finds
-//! it.
+//! Reading, checking and binding come first; nothing changes until all of that has succeeded. Errors are
+//! remembered until the next attempt, so that an operator who was not looking still finds them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,15 +14,15 @@ use crate::config_files::{Disk, OnlyRead, read_file};
 use crate::publish::PublishError;
 use crate::timestamp::Timestamp;
 
-/// Most of a config file that is read, in bytes; the check refuses what is longer than its own, lower limit.
+/// Most bytes of a config file that are read; the check refuses files longer than its own, lower limit.
 const FILE_BYTES: u64 = 64 << 20;
 
 /// Where the configuration comes from.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// Files that are read anew at each reload, in this order, and with them what they include.
+    /// Files that are read again at each reload, in this order, with those that they include.
     Files(Vec<PathBuf>),
-    /// A text that the program made itself (`weir demo`, `weir proxy`); there is nothing to reload.
+    /// A text that the program made itself (`weir demo`, `weir proxy`); it can't be reloaded.
     Text {
         /// Shown in place of a file name.
         name: String,
@@ -32,12 +31,12 @@ pub enum Source {
     },
 }
 
-/// What stands between the names of several files.
+/// Separator between the names of several files.
 const BETWEEN: &str = ", ";
 
 impl Source {
-    /// The files' absolute paths, which whoever asks from another directory can compare with their own; or
-    /// what stands for a file.
+    /// The files' absolute paths, which can be compared with paths from another directory; or the name that
+    /// is shown in place of a file.
     pub fn full_name(&self) -> String {
         match self {
             Source::Files(paths) => {
@@ -49,7 +48,7 @@ impl Source {
         }
     }
 
-    /// The files that [`Source::full_name`] names.
+    /// The files in a [`Source::full_name`].
     pub fn paths_in(full_name: &str) -> Vec<PathBuf> {
         full_name.split(BETWEEN).map(PathBuf::from).collect()
     }
@@ -59,7 +58,7 @@ impl Source {
         self.read_in(&Disk)
     }
 
-    /// As [`Self::read`], for whoever only looks: files that only Weir itself needs may be none of theirs.
+    /// As [`Self::read`], for code that only looks: files that only Weir itself needs are not checked.
     pub fn look(&self) -> Result<Checked, ReadError> {
         self.read_in(&OnlyRead)
     }
@@ -79,8 +78,8 @@ impl Source {
         }
     }
 
-    /// The texts of all files, those that are included among them, as far as they can be read: for whoever
-    /// looks for something in a config with mistakes.
+    /// The texts of all files, including included ones, as far as they can be read: for searches in a config
+    /// with mistakes.
     pub fn texts(&self) -> Result<Vec<String>, ReadError> {
         let Source::Files(paths) = self else { return Ok(Vec::new()) };
         let named: Vec<(String, String)> = read_all(paths)?
@@ -92,7 +91,7 @@ impl Source {
     }
 }
 
-/// The files that are named, as they are shown.
+/// The named files, with their names as they are shown.
 fn read_all(paths: &[PathBuf]) -> Result<Vec<(String, Vec<u8>)>, ReadError> {
     let read = |path: &PathBuf| match read_file(path, FILE_BYTES) {
         Ok(bytes) => Ok((path.display().to_string(), bytes)),
@@ -101,14 +100,14 @@ fn read_all(paths: &[PathBuf]) -> Result<Vec<(String, Vec<u8>)>, ReadError> {
     paths.iter().map(read).collect()
 }
 
-/// A configuration that could not be taken.
+/// A config that could not be used.
 #[derive(Debug)]
 pub enum ReadError {
     /// The file could not be read.
     Unreadable {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         error: std::io::Error,
     },
     /// The file has mistakes.
@@ -126,23 +125,23 @@ impl fmt::Display for ReadError {
 
 impl std::error::Error for ReadError {}
 
-/// How a reload ended.
+/// The result of a reload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReloadVerdict {
     /// The file is in force.
     Applied,
-    /// The file says what is in force already.
+    /// The content of the file is already in force.
     #[default]
     Unchanged,
     /// The file has mistakes, or names files that can't be used; nothing changed.
     Refused,
-    /// The file could not be read, or a socket not be bound; nothing changed.
+    /// The file could not be read, or a socket could not be bound; nothing changed.
     Failed,
 }
 
 impl ReloadVerdict {
-    /// Every verdict, for metrics.
+    /// All verdicts, for metrics.
     pub const ALL: [ReloadVerdict; 4] =
         [ReloadVerdict::Applied, ReloadVerdict::Unchanged, ReloadVerdict::Refused, ReloadVerdict::Failed];
 
@@ -162,10 +161,10 @@ impl ReloadVerdict {
     }
 }
 
-/// What became of one reload.
+/// The outcome of one reload.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
-    /// How it ended.
+    /// The result.
     pub result: ReloadVerdict,
     /// The generation in force afterwards.
     pub generation: u64,
@@ -175,13 +174,13 @@ pub struct Outcome {
     pub seconds: f64,
     /// `signal`, `api` or `start`.
     pub trigger: String,
-    /// Every mistake with its place, or what failed; empty when it went well.
+    /// All mistakes with their places, or what failed; empty if it succeeded.
     pub error: String,
-    /// Warnings about a file that was taken.
+    /// Warnings about a file that was accepted.
     pub warnings: String,
     /// What changed, one line per object.
     pub changes: Vec<String>,
-    /// What the file asks for but only a restart (or USR2) brings about.
+    /// Changes in the file that take effect only after a restart (or USR2).
     pub needs_restart: Vec<String>,
 }
 
@@ -194,21 +193,22 @@ pub struct ReloadLedger {
 }
 
 impl ReloadLedger {
-    /// Takes the outcome of a reload.
+    /// Records the outcome of a reload.
     pub fn note(&mut self, outcome: &Outcome) {
         self.counts[outcome.result as usize] += 1;
         self.last = Some(outcome.clone());
     }
 
-    /// Reloads that ended so.
+    /// Number of reloads with this result.
     pub fn count(&self, verdict: ReloadVerdict) -> u64 {
         self.counts[verdict as usize]
     }
 }
 
-/// Files that others than the planes go by, which a reload reads anew.
+/// Files for parts other than the planes, which a reload reads again.
 pub trait Reread: Send + Sync {
-    /// Reads them, and changes nothing yet. `Err` says which can't be used and why: the reload is off then.
+    /// Reads them, without changing anything yet. `Err` says which can't be used and why: the reload is then
+    /// refused.
     fn read(self: Arc<Self>) -> Result<TakeUp, String>;
 }
 
@@ -218,9 +218,9 @@ pub type TakeUp = Box<dyn FnOnce() + Send>;
 /// Why a reload did not take effect.
 #[derive(Debug)]
 pub enum ReloadError {
-    /// The file.
+    /// The config could not be read.
     Read(ReadError),
-    /// Putting it in force.
+    /// It could not be put in force.
     Publish(PublishError),
     /// The access log's new target can't be opened.
     Log(std::io::Error),
@@ -239,7 +239,7 @@ impl From<PublishError> for ReloadError {
 }
 
 impl ReloadError {
-    /// Whether the file's content is to blame, or that of a file which it names.
+    /// Whether the content of the file, or of a file that it names, is at fault.
     pub fn verdict(&self) -> ReloadVerdict {
         match self {
             ReloadError::Read(ReadError::Refused(_))

@@ -1,5 +1,5 @@
-//! What is kept on disk: keys of accounts, certificates with theirs, which nobody else may read; and the
-//! files of maps. No moment leaves half of any.
+//! Files on disk: keys of accounts, and certificates with their keys, which nobody else may read; and the
+//! files of maps. All are written atomically.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -15,24 +15,24 @@ use rustix::io::Errno;
 use crate::blocking::blocking;
 use crate::lease::Lease;
 
-/// Longest account file that is read, bytes.
+/// Longest account file that is read, in bytes.
 const ACCOUNT_BYTES: u64 = 64 << 10;
-/// Between two looks at a lock that somebody else holds.
+/// Interval between attempts to take a lock that is held elsewhere.
 const LOCK_EVERY: Duration = Duration::from_millis(250);
 
-/// An exclusive hold on one thing of the store, over all processes of all hosts that share it; given back
-/// when dropped. Of this host's processes the kernel takes it from one that ends.
+/// An exclusive lock on one thing in the store, among all processes of all hosts that share it; released when
+/// dropped. If a process of this host ends, the kernel releases its lock.
 #[derive(Debug)]
 #[expect(dead_code, reason = "its being there is what counts")]
 pub struct Lock {
-    /// Given back before the kernel's lock, which says whether its process is there.
+    /// Released before the kernel's lock, which tells whether its process exists.
     lease: Lease,
     file: File,
 }
 
 impl Lock {
-    /// Waits for the lock that goes with `path` (`shop.pem` has `shop.lock`, and `shop.claim` while it is
-    /// held), making its folder first.
+    /// Waits for the lock that belongs to `path` (for `shop.pem` it is `shop.lock`, and `shop.claim` while it
+    /// is held), and first creates its folder.
     ///
     /// # Errors
     /// The store can't be written.
@@ -52,7 +52,7 @@ impl Lock {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => break true,
                 Err(Errno::WOULDBLOCK) => {}
-                // Some file systems that hosts share have no such locks.
+                // Some file systems shared by hosts have no such locks.
                 Err(Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP) => break false,
                 Err(error) => return Err(naming(&path)(error.into())),
             }
@@ -67,11 +67,10 @@ impl Lock {
     }
 }
 
-/// Makes a folder that is for us alone, and those above it that are missing. One that is there already is
-/// closed to others.
+/// Creates a folder that only we can access, and any missing parents. An existing folder is closed to others.
 ///
 /// # Errors
-/// It can't be made, or closed; names it.
+/// It can't be created or closed; names it.
 pub fn make_folder(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(naming(folder))?;
     let mode = fs::metadata(folder).map_err(naming(folder))?.permissions().mode();
@@ -81,9 +80,9 @@ pub fn make_folder(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Puts `content` where `path` says, at once or not at all: for us alone to read, or, `like` what is there,
-/// with its permissions and its owner. Until it is whole it is `next`, which must be nobody else's. Waits for
-/// the disk; not for the control thread to call.
+/// Writes `content` to `path` atomically: readable only for us or, if `like` is given, with its permissions
+/// and owner. Until it is complete it is `next`, a name that nothing else may use. Blocks on the disk; not
+/// for the control thread.
 fn write_at_once(path: &Path, next: &Path, content: &[u8], like: Option<&Metadata>) -> io::Result<()> {
     let mut file = make_next(next)?;
     if let Some(like) = like {
@@ -97,16 +96,16 @@ fn write_at_once(path: &Path, next: &Path, content: &[u8], like: Option<&Metadat
     put_in_place(next, path)
 }
 
-/// An empty file that nobody else may read.
+/// Creates an empty file that nobody else may read.
 fn make_next(next: &Path) -> io::Result<File> {
-    // What a process left that was killed meanwhile may have other permissions than ours would have.
+    // A file left by a process that was killed may have other permissions than a new one.
     remove(next)?;
     OpenOptions::new().create_new(true).write(true).mode(0o600).open(next).map_err(naming(next))
 }
 
 fn put_in_place(next: &Path, path: &Path) -> io::Result<()> {
     fs::rename(next, path).map_err(naming(path))?;
-    // It is there, whatever the disk says of its folder now.
+    // The file exists, even if syncing its folder fails.
     let folder = path.parent().unwrap_or(path);
     if let Err(error) = File::open(folder).and_then(|folder| folder.sync_all()) {
         tracing::warn!(%error, folder = %folder.display(), "a folder could not be synced: after a power failure a file in it may be as it was before");
@@ -114,41 +113,41 @@ fn put_in_place(next: &Path, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// [`write_at_once`] on a thread that may wait.
+/// [`write_at_once`] on a thread that may block.
 ///
 /// # Errors
-/// The store can't be written; what was there before still is.
+/// The store can't be written; the earlier content is unchanged.
 pub async fn write(path: PathBuf, content: Vec<u8>) -> io::Result<()> {
     let next = path.with_extension("next");
     let written = blocking(move || write_at_once(&path, &next, &content, None)).await;
     written.unwrap_or_else(Err)
 }
 
-/// Makes room for a file of so many bytes at `path`, to be written by [`write_reserved`] or given back by
-/// [`release`]: what is got at a price must not be lost to a full disk.
+/// Reserves this many bytes for a file at `path`, to be written by [`write_reserved`] or released by
+/// [`release`]: what is expensive to obtain must not be lost to a full disk.
 ///
 /// # Errors
-/// There is no such room.
+/// There is not enough space.
 pub async fn reserve(path: &Path, bytes: usize) -> io::Result<()> {
     let next = path.with_extension("next");
     let reserved = blocking(move || {
         let mut file = make_next(&next)?;
-        // Some file systems have room for zeros that they have not for anything else.
+        // Some file systems store zeros without using space.
         let filled = file.write_all(&vec![b' '; bytes]).and_then(|()| file.sync_all());
         filled.map_err(naming(&next)).inspect_err(|_| drop(fs::remove_file(&next)))
     });
     reserved.await.unwrap_or_else(Err)
 }
 
-/// Gives back what [`reserve`] has taken.
+/// Releases what [`reserve`] has reserved.
 pub fn release(path: &Path) {
     let _ = fs::remove_file(path.with_extension("next"));
 }
 
-/// As [`write`], in the room that [`reserve`] made.
+/// As [`write`], into the space that [`reserve`] has reserved.
 ///
 /// # Errors
-/// The store can't be written; what was there before still is.
+/// The store can't be written; the earlier content is unchanged.
 pub async fn write_reserved(path: PathBuf, content: Vec<u8>) -> io::Result<()> {
     let next = path.with_extension("next");
     let written = blocking(move || {
@@ -163,23 +162,23 @@ pub async fn write_reserved(path: PathBuf, content: Vec<u8>) -> io::Result<()> {
     written.await.unwrap_or_else(Err)
 }
 
-/// Puts `content` into a file that is there, at once or not at all; who may read it, and a link that leads to
-/// it, stay. Waits for the disk.
+/// Replaces the content of an existing file atomically; its permissions, and links that lead to it, stay.
+/// Blocks on the disk.
 ///
 /// # Errors
-/// It can't be written; what was there before still is.
+/// It can't be written; the earlier content is unchanged.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let file = fs::canonicalize(path).map_err(naming(path))?;
     let like = fs::metadata(&file).map_err(naming(path))?;
-    // Its folder is its owner's, with files of any name.
+    // The folder is the operator's, and may have files with any name.
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let next = file.with_file_name(format!(".{name}.weir-next"));
-    // On a disk that is full, half of it would stay.
+    // On a full disk, an incomplete file would remain.
     write_at_once(&file, &next, content, Some(&like)).inspect_err(|_| drop(fs::remove_file(&next)))
 }
 
-/// Makes an empty file, for us alone, where there is none, and has it count as written at `when`. Waits for
-/// the disk.
+/// Creates an empty file, accessible only for us, if it does not exist, and sets its modification time to
+/// `when`. Blocks on the disk.
 ///
 /// # Errors
 /// The store can't be written.
@@ -188,7 +187,7 @@ pub fn touch(path: &Path, when: SystemTime) -> io::Result<()> {
     file.and_then(|file| file.set_modified(when)).map_err(naming(path))
 }
 
-/// The text of a file of the store; `None` when there is none.
+/// The text of a file in the store; `None` if it does not exist.
 pub fn read(path: &Path) -> io::Result<Option<String>> {
     match weir_tls::read_regular(path, ACCOUNT_BYTES) {
         Ok(bytes) => String::from_utf8(bytes).map(Some).map_err(io::Error::other).map_err(naming(path)),
@@ -197,7 +196,7 @@ pub fn read(path: &Path) -> io::Result<Option<String>> {
     }
 }
 
-/// Removes a file of the store. One that is not there is no mistake: another process may have been quicker.
+/// Removes a file from the store. It is no error if it does not exist: another process may have removed it.
 ///
 /// # Errors
 /// It can't be removed.
@@ -208,7 +207,7 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// When a file was written; `None` when it is not there.
+/// When a file was last modified; `None` if it does not exist.
 pub fn written(path: &Path) -> Option<SystemTime> {
     fs::metadata(path).and_then(|metadata| metadata.modified()).ok()
 }

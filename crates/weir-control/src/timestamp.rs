@@ -1,5 +1,5 @@
-//! Wall-clock times for people and machines: RFC 3339 in UTC. Never used to measure anything; that is
-//! `weir_io::clock`'s.
+//! Wall-clock times for people and machines: RFC 3339 in UTC. Never used to measure durations;
+//! `weir_io::clock` is for that.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,7 +15,7 @@ impl Timestamp {
         Timestamp::of(SystemTime::now())
     }
 
-    /// A moment of the wall clock; 1970 for one before that.
+    /// For a wall-clock time; 1970 for one before that.
     pub fn of(moment: SystemTime) -> Timestamp {
         Timestamp(moment.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_millis() as u64)
     }
@@ -49,7 +49,7 @@ impl<'de> Deserialize<'de> for Timestamp {
     }
 }
 
-/// Reads what [`Timestamp::rfc3339`] writes.
+/// Parses what [`Timestamp::rfc3339`] writes.
 fn parse(text: &str) -> Option<Timestamp> {
     let number = |from: usize, to: usize| text.get(from..to)?.parse::<u64>().ok();
     let (year, month, day) = (number(0, 4)? as i64, number(5, 7)?, number(8, 10)?);

@@ -1,19 +1,18 @@
-//! USR2: another process takes over the listening sockets while this one goes on serving until the other says
-//! it is ready.
+//! USR2: another process takes over the listening sockets, while this one continues to serve until the other
+//! reports that it is ready.
 //!
-//! The sockets travel as SCM_RIGHTS messages (unix(7)) over a socket pair that the new process finds as its
+//! The sockets are sent as SCM_RIGHTS messages (unix(7)) over a socket pair that is the new process's
 //! standard input. That needs no unsafe code on either side, no path in the file system, and no descriptor
 //! numbers in the environment. The sockets stay open in both processes all the time, so no connection in an
 //! accept queue is lost.
 //!
-//! Each message is lines of text, one per descriptor it carries, `tcp 127.0.0.1:80`, `udp …` or `admin …`; of
-//! a socket that is bound to an interface `tcp-of eth0 127.0.0.1:80`. The lock of the kernel plane travels
-//! in the same way.
-//! Messages without descriptors follow: which files the Unix sockets are (`socket-file 2049:1234 nobody
-//! /run/web.sock`, or `none none` where that is not known any more), and what is known about the backends
-//! ([`crate::carried`]); the last one is `end`. The new process answers `ready`, or ends; and then, in a
-//! message of lines as above without descriptors, which sockets it has no use for, which are the old one's to
-//! give up.
+//! Each message consists of lines of text, one per descriptor it carries: `tcp 127.0.0.1:80`, `udp …` or
+//! `admin …`, and for a socket bound to an interface `tcp-of eth0 127.0.0.1:80`. The lock of the kernel plane
+//! is sent in the same way. Messages without descriptors follow: the files of the Unix sockets (`socket-file
+//! 2049:1234 nobody /run/web.sock`, or `none none` if that is not known any more), and what is known about
+//! the backends ([`crate::carried`]); the last one is `end`. The new process answers `ready`, or exits. Then,
+//! in a message with lines as above but without descriptors, it names the sockets that it does not use, which
+//! the old process should give up.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -44,27 +43,27 @@ use self::start::{Begun, computed_by};
 pub use self::start::{HAND_ON, Program, hand_on};
 use crate::carried::Carried;
 
-/// Set for the new process to the process number of the old one, so that a copy of the environment that
-/// survives somewhere else means nothing.
+/// Set in the new process's environment to the process number of the old one, so that a copy of the
+/// environment in any other process has no effect.
 pub const HANDOFF_VARIABLE: &str = "WEIR_HANDOFF";
 
-/// How long the new process may take until it serves, or until it is seen to compute.
+/// How long the new process may take until it serves, or until it is found to be computing.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// So many times that long is waited for one that computes: on a slow or busy machine a start takes what it
-/// takes, above all the kernel's check of the packet program, and the old process serves meanwhile.
+/// How many times that long to wait for a process that is computing: on a slow or busy machine a start takes
+/// long, above all because of the kernel's check of the packet program, and the old process serves meanwhile.
 const MOST_WAITS: u32 = 4;
 
 /// Descriptors in one message; the kernel takes at most 253 (SCM_MAX_FD).
 const PER_MESSAGE: usize = 64;
 
-/// Longest message: 64 lines of at most 120 bytes for sockets, as many lines as fit for what is known.
+/// Longest message: 64 lines of at most 120 bytes for sockets, or as many lines of state as fit.
 const MESSAGE_BYTES: usize = 8 * 1024;
 
 /// The first word of the line with QUIC's keys.
 const QUIC_KEYS: &str = "quic-keys ";
 
-/// What `hand_over` is sent as: sockets, and a line among what is known.
+/// Sockets and a line of state with the content of `hand_over`.
 pub fn pass_quic(hand_over: HandOver) -> (Vec<Passed>, Option<String>) {
     let keys = hand_over.keys.map(|keys| format!("{QUIC_KEYS}{}\n", keys.to_text()));
     let passed = hand_over
@@ -74,30 +73,30 @@ pub fn pass_quic(hand_over: HandOver) -> (Vec<Passed>, Option<String>) {
     (passed.collect(), keys)
 }
 
-/// A listening socket on its way.
+/// A descriptor, usually a listening socket, to be handed over.
 #[derive(Debug)]
 pub struct Passed {
-    /// What it is for.
+    /// Its purpose.
     pub purpose: Purpose,
     /// The socket.
     pub socket: OwnedFd,
-    /// The file that it is.
+    /// Its file, for a Unix socket.
     pub file: Option<SocketFile>,
 }
 
 impl Passed {
-    /// One that is no file.
+    /// For one without a file.
     pub fn of(purpose: Purpose, socket: OwnedFd) -> Passed {
         Passed { purpose, socket, file: None }
     }
 
-    /// One that listens.
+    /// For a listening socket.
     pub fn listening(purpose: Purpose, Listening { socket, file }: Listening) -> Passed {
         Passed { purpose, socket, file }
     }
 }
 
-/// The new process's end: what it was given, and the way to say that it serves.
+/// The new process's end: what it was given, and the means to report that it serves.
 pub struct Handoff {
     channel: OwnedFd,
     /// What it was given.
@@ -109,11 +108,11 @@ pub struct Handoff {
 pub struct Given {
     /// The listeners' sockets.
     pub listeners: Sockets,
-    /// The admin API's socket, and to what it is bound.
+    /// The admin API's socket, and what it is bound to.
     pub admin: Option<(AdminBind, Listening)>,
-    /// What it takes to pass on what belongs to its QUIC connections.
+    /// What is needed to forward datagrams of its QUIC connections.
     pub quic: HandOver,
-    /// Whose its kernel plane is.
+    /// The lock of its kernel plane.
     pub kernel: Option<DirectoryLock>,
     /// What it knew about the backends.
     pub carried: Carried,
@@ -129,7 +128,7 @@ impl Given {
 }
 
 impl Handoff {
-    /// What an older process hands over; `None` when this process was started in any other way.
+    /// What an older process hands over; `None` if this process was started in any other way.
     pub fn from_environment() -> io::Result<Option<Handoff>> {
         if std::env::var(HANDOFF_VARIABLE).ok().is_none_or(|old| !start::was_begun_by(&old)) {
             return Ok(None);
@@ -173,41 +172,41 @@ impl Handoff {
                         given.quic.sockets.push((owner, ForwardSocket::adopt(socket)));
                     }
                     Some(Purpose::KernelPlane) => given.kernel = Some(DirectoryLock::adopt(socket)),
-                    // A kind that this version does not know is closed: the old process still has it until it
-                    // ends.
+                    // An unknown kind of socket is closed; the old process has it until it exits.
                     None => {}
                 }
             }
         }
     }
 
-    /// Tells the old process that it may stop accepting, and which of its sockets nobody accepts at then.
+    /// Tells the old process that it may stop accepting, and which of its sockets this process does not use.
     pub fn ready(self, unused: &[Endpoint]) -> io::Result<ProcessBefore> {
         rustix::net::send(&self.channel, b"ready", SendFlags::NOSIGNAL)?;
         let mut lines: String = unused
             .iter()
             .map(|endpoint| match endpoint.transport {
-                // A process of an older version would withdraw it, and its connections could send no more.
+                // A process of an older version would withdraw the socket, and its connections could no
+                // longer send.
                 Transport::Quic => format!("kept {}", Purpose::Listener(endpoint.clone()).line()),
                 _ => Purpose::Listener(endpoint.clone()).line(),
             })
             .collect();
-        // What has no room is closed without ceremony.
+        // Sockets that do not fit into the message are simply closed.
         lines.truncate(lines[..lines.len().min(MESSAGE_BYTES)].rfind('\n').map_or(0, |at| at + 1));
-        // A process of an older version has gone away after the first message.
+        // A process of an older version has closed its end after the first message.
         let _ = rustix::net::send(&self.channel, lines.as_bytes(), SendFlags::NOSIGNAL);
         Ok(ProcessBefore(self.channel))
     }
 }
 
-/// The old process, which serves what it had begun.
+/// The old process, which finishes its sessions.
 #[derive(Debug)]
 pub struct ProcessBefore(OwnedFd);
 
 impl ProcessBefore {
-    /// Whether it still lives. Of an older version it is not known, and it is said to be gone.
+    /// Whether it still runs. For an older version that is not known, and the result is false.
     pub fn is_there(&self) -> bool {
-        // It says nothing any more: what there is to be read is the end.
+        // It sends nothing any more, so readable means that it has ended.
         let looked = poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&Timespec::default()));
         looked.is_ok_and(|count| count == 0)
     }
@@ -216,18 +215,18 @@ impl ProcessBefore {
 /// A process that has taken over.
 #[derive(Debug)]
 pub struct Successor {
-    /// Its number.
+    /// Its process number.
     pub pid: u32,
-    /// What was handed over to it and it does not serve.
+    /// The sockets handed over to it that it does not use.
     pub unused: Vec<Endpoint>,
-    /// Open as long as this process lives, so that the new one knows.
+    /// Open as long as this process runs, so that the new one can tell.
     _line: OwnedFd,
 }
 
-/// Starts the new process, hands it `sockets` and what is `known` about the backends (lines), and returns
-/// once it serves. Blocks up to half a minute, and up to two while the new process computes.
+/// Starts the new process, hands over `sockets` and what is `known` about the backends (lines), and returns
+/// once it serves. Blocks up to half a minute, and up to two minutes while the new process is computing.
 ///
-/// On `Err` the new process is gone and nothing has changed here.
+/// On `Err` the new process has ended and nothing has changed here.
 pub fn hand_over(sockets: &[Passed], known: &[String], program: &Program) -> io::Result<Successor> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let begun = Begun::of(program, theirs, &ours)?;
@@ -235,24 +234,24 @@ pub fn hand_over(sockets: &[Passed], known: &[String], program: &Program) -> io:
     let patience = Patience { once: READY_TIMEOUT, times: MOST_WAITS, computed: &|| computed_by(pid) };
     match exchange(&ours, sockets, known, &patience) {
         Ok(unused) => Ok(Successor { pid, unused, _line: ours }),
-        // Where it has ended by itself its own last words are in its log.
+        // If it has ended by itself, the reason is in its log.
         Err(error) => {
             Err(begun.end().map_or(error, |how| io::Error::other(format!("the new process {how}"))))
         }
     }
 }
 
-/// How long a new process is waited for.
+/// How long to wait for a new process.
 struct Patience<'c> {
-    /// Longest wait for one that does next to nothing.
+    /// Longest wait for one that uses almost no CPU time.
     once: Duration,
-    /// So many such waits for one that computes.
+    /// Number of such waits for one that is computing.
     times: u32,
-    /// Processor time that it has had, user's and system's.
+    /// CPU time that it has used, user and system.
     computed: &'c dyn Fn() -> Duration,
 }
 
-/// Gives what the new process does not use.
+/// Returns the sockets that the new process does not use.
 fn exchange(
     channel: &OwnedFd,
     sockets: &[Passed],
@@ -282,7 +281,7 @@ fn exchange(
     send(channel, "end", &[])?;
     match first_word(channel, patience) {
         Ok(answer) if answer == "ready" => {
-            // From an older version nothing comes any more.
+            // An older version sends nothing more.
             let unused = receive(channel).map(|(lines, _)| lines).unwrap_or_default();
             let lines = unused.lines().map(|line| line.strip_prefix("kept ").unwrap_or(line));
             let purposes = lines.filter_map(Purpose::of_line);
@@ -296,7 +295,7 @@ fn exchange(
     }
 }
 
-/// What the new process says once it serves; empty when it has ended.
+/// What the new process sends once it serves; empty if it has ended.
 fn first_word(channel: &OwnedFd, patience: &Patience<'_>) -> io::Result<String> {
     let mut had = Duration::ZERO;
     for wait in 1..=patience.times {
@@ -305,7 +304,7 @@ fn first_word(channel: &OwnedFd, patience: &Patience<'_>) -> io::Result<String> 
             received => return received.map(|(answer, _)| answer),
         }
         let (waited, computed) = (patience.once * wait, (patience.computed)());
-        // A tenth of one processor: one that hangs has next to nothing.
+        // A tenth of one CPU: a process that hangs uses almost none.
         if wait == patience.times || computed.saturating_sub(had) < patience.once / 10 {
             return Err(io::Error::other(format!(
                 "the new process was not ready within {waited:?}, in which it had {computed:.1?} of processor time"
@@ -327,7 +326,7 @@ fn send(channel: &OwnedFd, text: &str, descriptors: &[BorrowedFd<'_>]) -> io::Re
     Ok(())
 }
 
-/// One message; empty text when the other side has closed.
+/// Receives one message; empty text when the other side has closed.
 fn receive(channel: &OwnedFd) -> io::Result<(String, Vec<OwnedFd>)> {
     let mut bytes = vec![0; MESSAGE_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PER_MESSAGE))];

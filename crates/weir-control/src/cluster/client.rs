@@ -1,8 +1,7 @@
-//! A small client of a MySQL server: it logs in with Weir's own account and asks one short question at a
-//! time.
+//! A small client for a MySQL server: it logs in with Weir's own account and makes one short query at a time.
 //!
-//! The data path has its own way to log in, by a worker's buffers and deadlines and as somebody else; what
-//! both say is written and read by weir-mysql, and how a password is proved is weir-tls's.
+//! The data path has its own login code, with a worker's buffers and deadlines and for other accounts. Both
+//! use weir-mysql for the protocol, and weir-tls to prove a password.
 //!
 //! Source: MySQL internals, "Connection Phase" and "Text Resultset".
 
@@ -26,21 +25,21 @@ use weir_state::ServerFacts;
 use weir_tls::{BackendTls, OwnAccount, Proof, ProofError, Prover};
 use zeroize::Zeroizing;
 
-/// Longest packet that is taken from a server, in bytes. What is asked for has some hundred.
+/// Longest packet that is accepted from a server, in bytes. Answers to our queries have some hundred.
 const PACKET_BYTES: usize = 64 * 1024;
 /// Most rows, and most columns, of an answer.
 const MOST_ROWS: usize = 256;
-/// utf8mb4_general_ci, which servers of every version know.
+/// utf8mb4_general_ci, which servers of every version support.
 const COLLATION: u8 = 45;
 
-/// Why a server could not be logged in to, or asked.
+/// Why a login or a query failed.
 #[derive(Debug)]
 pub enum ClientError {
     /// The connection broke.
     Broken(io::Error),
     /// The server closed the connection.
     Closed,
-    /// The server refuses, in its own words.
+    /// The server refused, with its own error.
     Refused {
         /// Its error number.
         code: u16,
@@ -51,15 +50,15 @@ pub enum ClientError {
     },
     /// The server offers no TLS, and the pool's `tls` requires it.
     NoTls,
-    /// No TLS came about.
+    /// TLS could not be established.
     Tls(String),
-    /// The account is of a plugin that asks for more than a password, or for one in the clear.
+    /// The account has a plugin that needs more than a password, or a password in cleartext.
     Plugin(String),
-    /// The server sent no RSA key to encrypt the password with, or one that does not fit it.
+    /// The server sent no RSA key to encrypt the password with, or the password does not fit it.
     NoKey,
-    /// What came is not MySQL's protocol.
+    /// The answer violates MySQL's protocol.
     Protocol(WireError),
-    /// What came is longer than any answer to what was asked.
+    /// The answer is longer than any valid answer to our query.
     TooLong,
 }
 
@@ -109,7 +108,7 @@ impl From<ProofError> for ClientError {
     }
 }
 
-/// An error packet, as [`ClientError::Refused`].
+/// Converts an error packet into [`ClientError::Refused`].
 fn refused(error: &ErrPacket<'_>) -> ClientError {
     let message = printable(error.message);
     ClientError::Refused { code: error.code, state: error.state, message }
@@ -120,27 +119,27 @@ pub trait Wire: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Wire for T {}
 
-/// How a server is logged in to.
+/// How to log in to a server.
 #[derive(Clone, Copy)]
 pub struct LoginAs<'a> {
-    /// As whom, and with what password; `None` as nobody whom a server knows.
+    /// The account with its password; `None` for a user whom no server knows.
     pub account: Option<&'a OwnAccount>,
-    /// TLS, and whether it must be.
+    /// TLS settings, and whether TLS is required.
     pub tls: Option<(&'a BackendTls, bool)>,
 }
 
-/// A connection that is logged in.
+/// A logged-in connection.
 pub struct MysqlClient {
     stream: Box<dyn Wire>,
     capabilities: Capabilities,
 }
 
 impl MysqlClient {
-    /// Logs in. `greeted` is set once the server has greeted, whatever comes of the login. Bounded by the
-    /// caller in time.
+    /// Logs in. `greeted` is set once the server has sent its greeting, whatever the result of the login. The
+    /// caller limits the time.
     ///
     /// # Errors
-    /// The connection is of no use.
+    /// The connection is unusable.
     pub async fn login(
         stream: TcpStream,
         login: LoginAs<'_>,
@@ -152,10 +151,10 @@ impl MysqlClient {
         Ok(MysqlClient { stream: talk.stream, capabilities })
     }
 
-    /// Asks, and gives the rows of the answer.
+    /// Makes a query, and returns the rows of the answer.
     ///
     /// # Errors
-    /// The connection is of no use, but for [`ClientError::Refused`].
+    /// The connection is unusable, except for [`ClientError::Refused`].
     pub async fn query(&mut self, sql: &str) -> Result<Vec<TextRow>, ClientError> {
         let mut packet = Vec::with_capacity(HEADER_BYTES + 1 + sql.len());
         write_packet_with(&mut packet, 0, |out| {
@@ -171,7 +170,7 @@ impl MysqlClient {
         };
         let columns = usize::try_from(columns).ok().filter(|count| (1..=MOST_ROWS).contains(count));
         let columns = columns.ok_or(WireError::ColumnCount)?;
-        // An EOF packet stands between columns and rows, unless both sides know it as superfluous.
+        // There is an EOF packet between columns and rows, unless both sides have agreed to leave it out.
         let is_terse = self.capabilities.has(Capabilities::DEPRECATE_EOF);
         for _ in 0..columns + usize::from(!is_terse) {
             receive(&mut self.stream).await?;
@@ -180,8 +179,8 @@ impl MysqlClient {
         loop {
             let (_, packet) = receive(&mut self.stream).await?;
             match packet.first() {
-                // An EOF packet, or an OK packet that begins like one. A row can't begin so: its first value
-                // would be of 16 MiB.
+                // An EOF packet, or an OK packet with the same first byte. A row can't begin with it: its
+                // first value would have 16 MiB.
                 Some(&EOF) => return Ok(rows),
                 Some(&ERR) => return Err(refused(&ErrPacket::parse(&packet)?)),
                 _ if rows.len() == MOST_ROWS => return Err(ClientError::TooLong),
@@ -190,14 +189,14 @@ impl MysqlClient {
         }
     }
 
-    /// Returns when the server has closed the connection, or said something unasked, which it does only
-    /// before it closes. May be given up at any time.
+    /// Returns when the server has closed the connection, or sent something unasked, which it does only
+    /// before it closes. Can be cancelled at any time.
     pub async fn ended(&mut self) {
         let mut byte = [0];
         let _ = self.stream.read(&mut byte).await;
     }
 
-    /// Says goodbye, so that the server does not count an aborted client.
+    /// Sends a quit, so that the server does not count an aborted client.
     pub async fn quit(mut self) {
         let mut packet = Vec::with_capacity(HEADER_BYTES + 1);
         write_packet_with(&mut packet, 0, |out| out.push(ClientCommand::Quit.byte()));
@@ -216,10 +215,10 @@ fn text_row(packet: &[u8], columns: usize) -> Result<TextRow, WireError> {
     cursor.end().map(|()| row)
 }
 
-/// A login under way.
+/// A login in progress.
 struct LoginTalk {
     stream: Box<dyn Wire>,
-    /// That our next packet has.
+    /// Sequence number of our next packet.
     sequence: u8,
     is_secure: bool,
 }
@@ -274,8 +273,8 @@ impl LoginTalk {
         }
     }
 
-    /// Begins TLS. What the server may have said behind its greeting is lost with the plain stream, which is
-    /// as it should be: nobody has proved to have said it.
+    /// Begins TLS. Anything that the server sent after its greeting is dropped with the plain stream, as it
+    /// should be, since it is not authenticated.
     async fn secure(&mut self, capabilities: Capabilities, tls: &BackendTls) -> Result<(), ClientError> {
         let request =
             SslRequest { capabilities, max_packet_bytes: PACKET_BYTES as u32, collation: COLLATION };
@@ -288,7 +287,7 @@ impl LoginTalk {
     }
 
     async fn send(&mut self, fill: impl FnOnce(&mut Vec<u8>)) -> Result<(), ClientError> {
-        // A password may be among it.
+        // It may contain a password.
         let mut packet = Zeroizing::new(Vec::with_capacity(1024));
         self.sequence = write_packet_with(&mut packet, self.sequence, fill);
         self.stream.write_all(&packet).await?;
@@ -306,7 +305,7 @@ fn facts(greeting: &ServerGreeting<'_>) -> ServerFacts {
     ServerFacts { version: greeting.server_version.into(), capabilities: greeting.capabilities.0, uuid: None }
 }
 
-/// What is spoken with a server that says this.
+/// The capabilities to use with a server that sends this greeting.
 fn capabilities(greeting: &ServerGreeting<'_>) -> Capabilities {
     let wanted = Capabilities::REQUIRED
         | Capabilities::LONG_PASSWORD

@@ -1,5 +1,5 @@
-//! Looks for stored code that leaves on a connection what nobody tells: user locks of functions behind views,
-//! say. On a connection of its own, since a large dictionary takes its time.
+//! Searches for stored code with invisible effects on a connection, such as user locks taken in functions
+//! behind views. It uses a separate connection, since a large data dictionary takes time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +15,9 @@ use super::member::Manner;
 use super::seen::PoolSeen;
 use crate::health::probe;
 
-/// Between two searches.
+/// Interval between two searches.
 const SEARCHES: Duration = Duration::from_secs(60);
-/// Between two looks for a primary to be asked, and before the search after one that failed.
+/// Interval between attempts to find a primary, and pause after a failed search.
 const TRIES: Duration = Duration::from_secs(1);
 /// Longest time for one search.
 const LONGEST: Duration = Duration::from_secs(20);
@@ -49,7 +49,7 @@ pub(super) async fn search(pool: Arc<Pool>, manner: Manner, seen: Arc<PoolSeen>)
                 pool.hidden.found(names);
                 sleep(SEARCHES).await;
             }
-            // What was found before holds on.
+            // The earlier result remains in use.
             Err(reason) => {
                 tracing::debug!(pool = name, backend = primary.address, reason, "no search for stored code");
                 sleep(TRIES).await;

@@ -1,59 +1,59 @@
-//! When the members of a cluster are asked, and when what they said is enough to decide on.
+//! When the members of a cluster are asked, and when their answers suffice for a decision.
 //!
-//! Each member is asked every interval, one after the other, so that a change of the group, which all of
-//! them see, is noticed by the first that is asked after it. What is new to one of them has all the others
-//! asked at once; that is a round, and the decision comes at its end. Knows no clock and asks nobody itself.
+//! Each member is asked every interval, in turn, so that a change of the group, which all of them see, is
+//! noticed by the first one that is asked after it. If one has something new, all others are asked at once;
+//! that is a round, and the decision comes at its end. This module reads no clock and does no I/O.
 
 use std::time::Duration;
 
 use weir_mysql::topology::{MemberReport, MemberState, Topology, TopologyVerdict, judge, of_other_groups};
 
-/// How often, and for how long.
+/// How often members are asked, and how long they may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pace {
     pub(super) interval: Duration,
-    /// While there is no primary, or members see different ones.
+    /// Interval while there is no primary, or members see different ones.
     pub(super) fast_interval: Duration,
-    /// How long a member that is new to the watch may take to be heard of, before it is decided without it.
+    /// How long to wait for the first answer of a new member before a decision is made without it.
     pub(super) patience: Duration,
 }
 
-/// A round ends this share of an interval after it began, whoever has not answered by then.
+/// A round ends after this fraction of an interval, whether or not all have answered.
 const ROUND_SHARE: u32 = 5;
 
-/// The members of a pool, in its order, and what each said last.
+/// The members of a pool, in its order, with the last answer of each.
 pub(super) struct Looks {
     topology: Topology,
     pace: Pace,
     members: Vec<Look>,
-    /// When the round that is on ends.
+    /// When the current round ends.
     round: Option<Duration>,
-    /// Whether there was a primary, and one only, in everybody's eyes, when it was last decided.
+    /// Whether, at the last decision, all members saw the same single primary.
     is_settled: bool,
     /// The members of the group when it last had a primary, by `server_uuid`.
     believed: Vec<String>,
 }
 
-/// What is known of a member.
+/// What is known about a member.
 #[derive(Clone, Debug)]
 pub(super) struct Look {
-    /// What it said last; `None` when it does not answer.
+    /// Its last answer; `None` if it does not answer.
     pub(super) report: Option<MemberReport>,
-    /// Since when it has been watched without having been heard of.
+    /// Since when it has been watched without a first answer.
     pending: Option<Duration>,
     is_connected: bool,
     /// It was asked and has not answered yet.
     is_awaited: bool,
-    /// It was late to say that it is still the primary, while another said it.
+    /// It was late to confirm that it is still the primary, while another said that it is.
     is_doubted: bool,
-    /// It is of another group than the one that is believed.
+    /// It belongs to another group than the established one.
     is_of_another_group: bool,
     /// When it is asked next.
     due: Duration,
 }
 
 impl Look {
-    /// At one that is new.
+    /// For a new member.
     pub(super) fn new(now: Duration) -> Look {
         Look {
             report: None,
@@ -66,17 +66,17 @@ impl Look {
         }
     }
 
-    /// Whether it is still to be heard of for the first time.
+    /// Whether its first answer is still awaited.
     pub(super) fn is_pending(&self) -> bool {
         self.pending.is_some()
     }
 
-    /// Whether it was to be heard of for the first time until now; it is waited for no longer.
+    /// Whether the time for its first answer has just run out; it is no longer awaited then.
     fn is_given_up(&mut self, now: Duration, patience: Duration) -> bool {
         self.pending.take_if(|since| *since + patience <= now).is_some()
     }
 
-    /// Whether it is of another group than the one that is believed, and so good for nothing here.
+    /// Whether it belongs to another group than the established one, so that it can't be used.
     pub(super) fn is_of_another_group(&self) -> bool {
         self.is_of_another_group
     }
@@ -87,25 +87,25 @@ fn says_primary(report: &MemberReport) -> bool {
     report.own().is_some_and(|own| own.is_primary)
 }
 
-/// Whether a member of a group sees another as a primary that is there.
+/// Whether a member of a group sees another one as a primary that is present.
 fn sees_as_primary(report: &MemberReport, other: &MemberReport) -> bool {
     let seen = report.view.iter().find(|member| member.uuid == other.uuid);
     seen.is_some_and(|seen| seen.is_primary && seen.state == MemberState::Online)
 }
 
-/// What is to be done now.
+/// What to do now.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum LookStep {
-    /// Ask these, by index.
+    /// Ask the members with these indexes.
     Ask(Vec<usize>),
     /// Decide.
     Decide,
-    /// Nothing until then.
+    /// Do nothing until then.
     Wait(Duration),
 }
 
 impl Looks {
-    /// At nobody yet.
+    /// Without members.
     pub(super) fn new(topology: Topology, pace: Pace) -> Looks {
         Looks { topology, pace, members: Vec::new(), round: None, is_settled: false, believed: Vec::new() }
     }
@@ -115,13 +115,13 @@ impl Looks {
         &self.members
     }
 
-    /// Looks at these members from now on; a round begins.
+    /// Watches these members from now on; a round begins.
     pub(super) fn adopt(&mut self, topology: Topology, pace: Pace, members: Vec<Look>, now: Duration) {
         (self.topology, self.pace, self.members) = (topology, pace, members);
         self.begin_round(None, now);
     }
 
-    /// Takes what a member said, or that it does not answer; `is_connected` says whether it can be asked.
+    /// Handles a member's answer, or that it does not answer; `is_connected` says whether it can be asked.
     pub(super) fn heard(
         &mut self,
         index: usize,
@@ -139,14 +139,14 @@ impl Looks {
         }
     }
 
-    /// Has everybody asked now, but for who has just been heard.
+    /// Has all members asked now, except the one that has just answered.
     pub(super) fn begin_round(&mut self, heard: Option<usize>, now: Duration) {
         self.round = Some(now + self.interval() / ROUND_SHARE);
         let others = self.members.iter_mut().enumerate().filter(|(index, _)| Some(*index) != heard);
         others.for_each(|(_, member)| member.due = now);
     }
 
-    /// What is to be done now; those who are to be asked count as asked.
+    /// What to do now; the members in `Ask` then count as asked.
     pub(super) fn step(&mut self, now: Duration) -> LookStep {
         if self.members.iter_mut().any(|member| member.is_given_up(now, self.pace.patience)) {
             self.begin_round(None, now);
@@ -154,7 +154,8 @@ impl Looks {
         let interval = self.interval();
         let mut asked = Vec::new();
         for (index, member) in self.members.iter_mut().enumerate() {
-            // One that can't be asked is told that a connection is wanted, as long as nobody is the primary.
+            // A member without a connection is asked as well, which requests one, as long as there is no
+            // primary.
             if member.due <= now && !member.is_awaited {
                 member.due = now + interval;
                 member.is_awaited = member.is_connected;
@@ -177,8 +178,8 @@ impl Looks {
         LookStep::Wait(moments.min().unwrap_or(now + interval))
     }
 
-    /// Judges what everybody said last. `before` is the index of the primary so far. `None` when it is too
-    /// early: there is no primary, and one who is new has not been heard of yet.
+    /// Evaluates the last answers. `before` is the index of the current primary. `None` when it is too early:
+    /// there is no primary, and the first answer of a new member is still awaited.
     pub(super) fn decide(&mut self, before: Option<usize>, now: Duration) -> Option<TopologyVerdict> {
         let verdict = judge(self.topology, &self.reports(), before);
         let is_early = verdict.primary.is_err() && self.members.iter().any(Look::is_pending);
@@ -193,10 +194,10 @@ impl Looks {
         (!is_early).then_some(verdict)
     }
 
-    /// What each said last who is of the group. One that is late may have been the primary when it last
-    /// spoke: it gives way to its successor in the group, which sees that the late one is none any more. Who
-    /// takes writes beside it, as in a group with several primaries and as a server that is not read-only by
-    /// mistake, is no successor: until it counts as silent the primary stays.
+    /// The last answer of each member of the group. One that is late may have been the primary when it
+    /// answered: it gives way to its successor in the group, which sees that it is no longer primary. A
+    /// server that only accepts writes as well, as in a group with several primaries or a server that is not
+    /// read-only by mistake, is not a successor: the primary stays until it counts as silent.
     fn reports(&mut self) -> Vec<Option<MemberReport>> {
         let said: Vec<_> = self.members.iter().map(|member| member.report.clone()).collect();
         for (member, is_other) in self.members.iter_mut().zip(of_other_groups(&said, &self.believed)) {
@@ -218,7 +219,7 @@ impl Looks {
         said.collect()
     }
 
-    /// Whether all that see a majority of the group see the same primaries. Where they don't, it is just
+    /// Whether all members that see a majority of the group see the same primaries. If not, the group is just
     /// changing.
     fn agree(&self) -> bool {
         let of_group = self.members.iter().filter(|member| !member.is_of_another_group);

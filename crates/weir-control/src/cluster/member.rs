@@ -1,4 +1,4 @@
-//! One member of a watched cluster: its connection, which is kept open, and the question on it.
+//! One member of a watched cluster: its persistent connection, and the queries on it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,16 +21,18 @@ use super::receipt::Moment;
 use crate::health::probe;
 use crate::tasks;
 
-/// How long a server that has stopped answering is waited for on the same connection, though it counts as
-/// not answering much earlier: every new one would be one more that it finds broken off when it goes on, and
-/// after `max_connect_errors` (100) of those it locks Weir out (see [`crate::health`]'s probes).
+/// How long to wait on the same connection for a server that has stopped answering, although it counts as not
+/// answering much earlier. Every new connection would be one more that the server finds broken when it
+/// continues, and after `max_connect_errors` (100) of those it locks Weir out (see [`crate::health`]'s
+/// probes).
 const LOST_AFTER: Duration = Duration::from_secs(10);
-/// Between two tries to connect, at least, however much a connection is wanted.
+/// Least time between two attempts to connect, however urgent a connection is.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
-/// And at most: how long a server that is back goes unnoticed while there is a primary.
+/// Longest time between two attempts, which is how long the return of a server may go unnoticed while there
+/// is a primary.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Between two questions about what a server has executed.
+/// Interval between two queries for what a server has executed.
 const MEASURES: Duration = Duration::from_secs(1);
 
 /// How a member is asked.
@@ -38,12 +40,12 @@ const MEASURES: Duration = Duration::from_secs(1);
 pub(super) struct Manner {
     pub(super) topology: Topology,
     pub(super) account: Option<Arc<OwnAccount>>,
-    /// Whether a server without TLS is not spoken to, where the backend has TLS.
+    /// Whether a server without TLS is not used, if the backend has TLS.
     pub(super) requires_tls: bool,
     pub(super) send_proxy: Option<ProxyVersion>,
-    /// Where connections leave from.
+    /// The source of connections.
     pub(super) local_end: LocalEnd,
-    /// After this long without an answer it counts as not answering.
+    /// Time without an answer after which it counts as not answering.
     pub(super) patience: Duration,
 }
 
@@ -59,35 +61,34 @@ impl Manner {
     }
 }
 
-/// What came of asking a member.
+/// Result of asking a member.
 pub(super) struct Heard {
-    /// Which member.
+    /// Number of the member.
     pub(super) number: u64,
-    /// What it said, or why it said nothing.
+    /// Its answer, or why there is none.
     pub(super) result: Result<MemberReport, String>,
     /// Whether it can be asked.
     pub(super) is_connected: bool,
     pub(super) moment: Moment,
 }
 
-/// What comes of speaking with a member.
+/// Results for a member.
 pub(super) enum Said {
-    /// Of asking it for its role.
+    /// The result of asking for its role.
     Look(Heard),
-    /// The transactions that member `number` had executed, at a reading of the clock; `None` where it does
-    /// not say.
+    /// The transactions that member `number` had executed, at a clock time; `None` if it does not say.
     Executed { number: u64, executed: Option<GtidSet>, at: Duration },
 }
 
-/// The task that speaks with a member; ends with this.
+/// The task that asks a member; ends with this.
 pub(super) struct Asker {
     ask: Arc<Notify>,
     task: JoinHandle<()>,
 }
 
 impl Asker {
-    /// Begins to connect, asks once, and then whenever [`Self::ask`] says so. `number` is what its answers
-    /// are known by.
+    /// Starts to connect, asks once, and then whenever [`Self::ask`] is called. `number` identifies its
+    /// answers.
     pub(super) fn start(
         number: u64,
         backend: Arc<Backend>,
@@ -101,7 +102,7 @@ impl Asker {
         Asker { ask, task: tokio::spawn(tasks::keep_on(task, begin)) }
     }
 
-    /// Has it asked, or, where there is no connection, one tried soon.
+    /// Has it asked or, if there is no connection, tries to connect soon.
     pub(super) fn ask(&self) {
         self.ask.notify_one();
     }
@@ -131,8 +132,8 @@ impl Conversation {
                 Err(why) => why,
             };
             self.tell(Err(why), false).await;
-            // Whoever wants a connection gets it tried before its time, but not at once: the server may only
-            // just have gone.
+            // If a connection is wanted the next attempt is made earlier, but not at once: the server may
+            // only just have gone.
             sleep(SHORTEST_PAUSE).await;
             let _ = timeout(pause.saturating_sub(SHORTEST_PAUSE), self.ask.notified()).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -141,12 +142,12 @@ impl Conversation {
 
     async fn tell(&self, result: Result<MemberReport, String>, is_connected: bool) {
         let heard = Heard { number: self.number, result, is_connected, moment: Moment::now() };
-        // Nobody listens only when the watch of the pool has ended, and this with it.
+        // There is no receiver only if the watch of the pool has ended, and this task with it.
         let _ = self.heard.send(Said::Look(heard)).await;
     }
 
-    /// Waits for `what`, which may take [`LOST_AFTER`] in all; tells when it takes longer than one has
-    /// patience for.
+    /// Waits for `what`, for at most [`LOST_AFTER`] in all; reports when it takes longer than the patience of
+    /// the manner.
     async fn patiently<T>(
         &self,
         what: impl Future<Output = Result<T, ClientError>>,
@@ -184,9 +185,10 @@ impl Conversation {
         logged_in?.map_err(|error| error.to_string())
     }
 
-    /// Asks what the server has executed. An inner error is its refusal: it knows no such variable, say.
+    /// Queries what the server has executed. An inner error is the server's refusal, such as an unknown
+    /// variable.
     async fn measure(&self, client: &mut MysqlClient) -> Result<Result<(), ClientError>, String> {
-        // Before the question: what is executed while it is under way may be in the answer.
+        // Read before the query: the answer may contain what is executed meanwhile.
         let at = clock::now();
         let rows = match self.patiently(client.query(EXECUTED_SQL), true).await? {
             Ok(rows) => rows,
@@ -197,7 +199,7 @@ impl Conversation {
         Ok(Ok(()))
     }
 
-    /// Asks at once and then whenever it is asked to, and gives why the connection is of no more use.
+    /// Asks at once and then whenever requested, and returns why the connection is no longer usable.
     async fn talk(&self, mut client: MysqlClient, moves: u32, pause: &mut Duration) -> String {
         let mut measures = Some(clock::now());
         loop {

@@ -1,9 +1,10 @@
-//! MySQL servers that replicate to each other, as the control side asks them.
+//! MySQL servers that replicate from each other, as the control side sees them.
 //!
-//! [`watch`] asks the servers of each pool, on a thread of its own, who is the primary, and gives them their
-//! roles. Each server has a [`member`]; [`looks`] says when it is asked and when to decide; what the answers
-//! mean is said by `weir_mysql::topology`. [`receipt`] follows failovers, [`roster`] members that no config
-//! names, and [`seen`] is what operators are shown. [`client`] logs in to one server and asks it a question.
+//! [`watch`] asks the servers of each pool, on a separate thread, which one is the primary, and sets their
+//! roles. Each server has a [`member`]; [`looks`] determines when it is asked and when to decide;
+//! `weir_mysql::topology` interprets the answers. [`receipt`] documents failovers, [`roster`] handles members
+//! that the config does not name, and [`seen`] is what operators see. [`client`] logs in to one server and
+//! makes a query.
 
 pub mod client;
 mod hidden;

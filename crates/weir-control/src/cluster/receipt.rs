@@ -1,4 +1,5 @@
-//! What a failover was like: when the primary was last seen, when it was missed, when there was one again.
+//! The record of a failover: when the primary was last seen, when it was missed, and when there was one
+//! again.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use weir_stats::table::PoolCells;
 
 use crate::timestamp::Timestamp;
 
-/// A moment by the clock that durations are measured by, and by the one that people read.
+/// A moment by the monotonic clock and by the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Moment {
     pub(super) at: Duration,
@@ -22,44 +23,44 @@ impl Moment {
         Moment { at: weir_io::clock::now(), time: Timestamp::now() }
     }
 
-    /// Seconds since an `earlier` one.
+    /// Seconds since an `earlier` moment.
     fn since(self, earlier: Moment) -> f64 {
         self.at.saturating_sub(earlier.at).as_secs_f64()
     }
 }
 
-/// One failover, from one primary to the next, which may be the same.
+/// One failover, from one primary to the next, which may be the same server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Receipt {
     /// The primary that was lost, or that handed over.
     pub from: String,
-    /// The primary since.
+    /// The new primary.
     pub to: String,
-    /// Why there was none, as it was seen first; empty where the next one was seen at once.
+    /// Why there was none, as first seen; empty if the next one was seen at once.
     pub reason: String,
-    /// When the former one last said that it is the primary.
+    /// When the former primary last said that it is the primary.
     pub last_seen: Timestamp,
-    /// When it was known to be the primary no more. From then on statements were parked.
+    /// When it was found not to be the primary any more. From then on statements were parked.
     pub detected: Timestamp,
-    /// When the next one had said that it takes writes, and writes were sent to it.
+    /// When the next one had said that it accepts writes, and writes were sent to it.
     pub writable: Timestamp,
     /// From `last_seen` to `detected`.
     pub unnoticed_seconds: f64,
     /// From `detected` to `writable`.
     pub absent_seconds: f64,
-    /// Statements and logins that were parked meanwhile.
+    /// Statements and logins parked meanwhile.
     pub parked: u64,
-    /// Statements that went on at another server, from `last_seen` to shortly after `writable`: theirs was
-    /// lost, or took no writes any more.
+    /// Statements that continued on another server, from `last_seen` to shortly after `writable`, because
+    /// theirs was lost or no longer accepted writes.
     #[serde(default)]
     pub moved: u64,
-    /// Clients that were told in that time, by an error or the end of their connection, that their server was
-    /// lost or took no writes any more, or that there was no primary.
+    /// Clients that were notified in that time, by an error or the end of their connection, that their server
+    /// was lost or no longer accepted writes, or that there was no primary.
     #[serde(default)]
     pub failed: u64,
 }
 
-/// What a pool has counted so far.
+/// The counts of a pool so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     pub(super) parked: u64,
@@ -68,7 +69,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Of a pool, over all workers.
+    /// The counts of a pool, summed over all workers.
     pub(super) fn of(pool: &Pool) -> Tally {
         let total = |cell: fn(&PoolCells) -> &Counter| pool.cells.total(cell);
         Tally {
@@ -79,17 +80,17 @@ impl Tally {
     }
 }
 
-/// A failover that is over, while those whom it has cost something are still told so: workers leave the
-/// former primary once its role is another's, which is when the watch has decided.
+/// A failover that has ended, while affected clients are still being notified: workers leave the former
+/// primary when its role goes to another, which is when the watch has decided.
 #[derive(Debug, PartialEq)]
 pub(super) struct OpenReceipt {
     receipt: Receipt,
-    /// What the pool had counted when the former primary was last seen.
+    /// The pool's counts when the former primary was last seen.
     before: Tally,
 }
 
 impl OpenReceipt {
-    /// With what the pool has counted by now.
+    /// Completes the receipt with the pool's current counts.
     pub(super) fn close(self, tally: Tally) -> Receipt {
         Receipt {
             moved: tally.moved.saturating_sub(self.before.moved),
@@ -102,12 +103,12 @@ impl OpenReceipt {
 /// Follows the primary of a pool, and writes the receipts.
 #[derive(Default)]
 pub(super) struct FailoverLedger {
-    /// The primary that there is, or was last.
+    /// The current or last primary.
     last: Option<LastSeen>,
     lost: Option<Lost>,
 }
 
-/// A primary, when it last said that it is, and what its pool had counted by then.
+/// A primary, when it last said that it is one, and the pool's counts then.
 struct LastSeen {
     primary: String,
     at: Moment,
@@ -117,18 +118,18 @@ struct LastSeen {
 struct Lost {
     reason: &'static str,
     detected: Moment,
-    /// What the pool had parked by then.
+    /// The number of parked statements and logins then.
     parked: u64,
 }
 
 impl FailoverLedger {
-    /// Knows the primary of the process before.
+    /// With the primary of the previous process.
     pub(super) fn of(primary: Option<String>, now: Moment) -> FailoverLedger {
         let seen = |primary| LastSeen { primary, at: now, tally: Tally::default() };
         FailoverLedger { last: primary.map(seen), lost: None }
     }
 
-    /// The primary said again that it is; `tally` is what its pool has counted so far.
+    /// The primary has confirmed that it is one; `tally` is the pool's counts so far.
     pub(super) fn saw(&mut self, primary: &str, now: Moment, tally: Tally) {
         match &mut self.last {
             Some(last) if last.primary == primary => (last.at, last.tally) = (now, tally),
@@ -136,8 +137,8 @@ impl FailoverLedger {
         }
     }
 
-    /// Takes what was decided; `tally` is what the pool has counted so far. Gives a receipt, to be closed,
-    /// once there is a primary after one was lost.
+    /// Handles a decision; `tally` is the pool's counts so far. Returns a receipt, yet to be closed, once
+    /// there is a primary after one was lost.
     pub(super) fn decided(
         &mut self,
         primary: Result<&str, NoPrimary>,

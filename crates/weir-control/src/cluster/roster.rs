@@ -1,7 +1,7 @@
-//! Members that a group names and no config: when they become backends, and when they leave.
+//! Members of a group that the config does not name: when they become backends, and when they are removed.
 //!
-//! A server is known by its `server_uuid`, so a seed keeps the address that it is configured with, whatever
-//! the group calls it. Nothing comes or goes while there is no primary: a failover has other things to do.
+//! A server is identified by its `server_uuid`, so a seed keeps its configured address, whatever the group
+//! calls it. Nothing is added or removed while there is no primary, as a failover has priority.
 
 use std::collections::HashMap;
 use std::net::Ipv6Addr;
@@ -9,26 +9,26 @@ use std::time::Duration;
 
 use weir_mysql::topology::{MOST_MEMBERS, MemberState, ViewMember};
 
-/// How long a group has a member before it becomes a backend: one that joins and fails at once never does,
-/// and seeds have had the time to say who they are.
+/// How long a member must be in the group before it becomes a backend: so one that joins and fails at once
+/// never does, and seeds have had time to report their identity.
 const JOINED_FOR: Duration = Duration::from_secs(2);
-/// How long a group is without a member that it once had before that is a backend no more: long enough to
-/// start a server again, or its machine.
+/// How long a former member must be missing from the group before it is removed from the backends: long
+/// enough to restart a server, or its machine.
 const GONE_FOR: Duration = Duration::from_secs(120);
-/// Before a change is asked for again, of which nothing was seen.
+/// Time before a change that had no visible effect is requested again.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 
-/// What is to become of a pool's backends.
+/// A change to a pool's backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RosterChange {
-    /// One is to be added.
+    /// Add a backend.
     Join {
         /// Name of the pool.
         pool: String,
-        /// Its `host:port`, as the group says it.
+        /// Its `host:port`, as the group reports it.
         address: String,
     },
-    /// One that was found is to be taken out; what it works on goes on.
+    /// Remove a backend that was discovered; its requests in progress continue.
     Leave {
         /// Name of the pool.
         pool: String,
@@ -39,16 +39,16 @@ pub enum RosterChange {
     },
 }
 
-/// A backend, as far as it matters here.
+/// A backend, with the facts that matter here.
 pub(super) struct Enrolled<'a> {
     pub(super) address: &'a str,
-    /// `None` while it has never said.
+    /// `None` if it has never reported it.
     pub(super) uuid: Option<&'a str>,
-    /// No config names it.
+    /// The config does not name it.
     pub(super) is_found: bool,
 }
 
-/// Since when members have been there that are no backends, and backends have not that were found.
+/// Since when members have existed that are not backends, and discovered backends have been missing.
 #[derive(Default)]
 pub(super) struct Roster {
     /// By address.
@@ -61,7 +61,7 @@ struct Noted {
 }
 
 impl Roster {
-    /// Compares a group that has a primary with the backends of the pool, and gives what is to be changed.
+    /// Compares a group that has a primary with the backends of the pool, and returns the changes to make.
     pub(super) fn compare(
         &mut self,
         pool: &str,
@@ -102,7 +102,7 @@ impl Roster {
     }
 }
 
-/// After how long a backend that was found leaves, and why; `None` when it stays.
+/// After how long a discovered backend is removed, and why; `None` if it stays.
 fn why_leave(
     backend: &Enrolled<'_>,
     group: &[ViewMember],
@@ -120,7 +120,7 @@ fn why_leave(
     (!is_there).then_some((GONE_FOR, "its group no longer has it"))
 }
 
-/// `host:port` of a member; `None` when that can't be connected to.
+/// `host:port` of a member; `None` if that can't be connected to.
 fn address_of(member: &ViewMember) -> Option<String> {
     let host = member.host.as_str();
     let is_plain =

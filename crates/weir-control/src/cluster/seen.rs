@@ -1,4 +1,4 @@
-//! What operators are shown of a watched cluster.
+//! What operators see of a watched cluster.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -16,12 +16,12 @@ use super::receipt::Receipt;
 use crate::lock;
 use crate::timestamp::Timestamp;
 
-/// What is shown of a member that sees itself in another group than the one that is believed.
+/// Shown for a member that belongs to another group than the established one.
 const OF_ANOTHER_GROUP: &str = "of another group";
-/// Receipts that are kept for each pool.
+/// Receipts kept for each pool.
 const RECEIPTS: usize = 8;
 
-/// How a pool's cluster looks to its watch.
+/// The state of a pool's cluster, as its watch sees it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ClusterStatus {
     /// `group-replication` or `replication`.
@@ -30,11 +30,11 @@ pub struct ClusterStatus {
     pub primary: Option<String>,
     /// Why there is no primary; `None` while there is one.
     pub no_primary: Option<String>,
-    /// For how long there has been none, over the life of the process, in seconds.
+    /// How long there has been no primary since the process started, in seconds.
     pub without_primary_seconds: f64,
-    /// Times that another server became the primary.
+    /// How often another server became the primary.
     pub primary_changes: u64,
-    /// Views, and tables with triggers, of which the code takes user locks, or sets user variables unseen:
+    /// Views, and tables with triggers, whose code takes user locks or sets user variables invisibly:
     /// statements that name one go to the primary and keep their connection.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hidden_code: Vec<String>,
@@ -44,49 +44,49 @@ pub struct ClusterStatus {
     pub failovers: Vec<Receipt>,
 }
 
-/// How a member of it looks.
+/// The state of a member.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct MemberStatus {
-    /// Of its backend.
+    /// The address of its backend.
     pub address: String,
-    /// What the group says of it, or that it is `writable` or `read-only`; empty while it does not answer.
+    /// Its state according to the group, or `writable` or `read-only`; empty while it does not answer.
     pub state: String,
-    /// `primary` or `secondary`; `None` while it is good for neither.
+    /// `primary` or `secondary`; `None` while it can be neither.
     pub role: Option<String>,
-    /// `server_uuid`; `None` while it has never said.
+    /// `server_uuid`; `None` if it has never reported it.
     pub uuid: Option<String>,
-    /// Version, as in its greeting; `None` while it has never greeted.
+    /// Version, from its greeting; `None` if it has never sent one.
     pub version: Option<String>,
     /// For how long it has lacked a transaction that the primary had, at least, in seconds; `None` for the
-    /// primary, and while nobody knows.
+    /// primary, and while it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lag_seconds: Option<f64>,
     /// Transactions that the primary had executed and it had not, when they were last asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lag_transactions: Option<u64>,
-    /// When it last answered; `None` when it never did.
+    /// When it last answered; `None` if it never did.
     pub last_seen: Option<Timestamp>,
-    /// Times that it answered.
+    /// How often it answered.
     pub looks: u64,
-    /// Times that it did not.
+    /// How often it did not answer.
     pub failed_looks: u64,
     /// Why it does not answer; empty while it does.
     pub error: String,
 }
 
-/// What is shown of one pool, while its watch writes it. Every lock is held for a copy at most.
+/// The published state of one pool, written by its watch. No lock is held for longer than a copy takes.
 pub struct PoolSeen {
     shown: Mutex<Shown>,
-    /// From the last sign of a primary to the next primary.
+    /// Time from the last sign of a primary to the next primary.
     pub failover_seconds: Histogram,
-    /// The next look ends in a panic: a mistake of the watch's own.
+    /// Makes the next look panic, as a bug in the watch would.
     #[cfg(test)]
     pub(super) goes_wrong: std::sync::atomic::AtomicBool,
 }
 
 struct Shown {
     status: ClusterStatus,
-    /// Indexes of members that are of another group than the one that is believed.
+    /// Indexes of members that belong to another group than the established one.
     of_other_groups: Vec<usize>,
     receipts: VecDeque<Receipt>,
     /// Since when there has been no primary.
@@ -111,14 +111,14 @@ impl PoolSeen {
         })
     }
 
-    /// As it is now.
+    /// The current state.
     pub fn status(&self) -> ClusterStatus {
         let shown = lock(&self.shown);
         let mut status = shown.status.clone();
         let since = shown.without_since.map_or(Duration::ZERO, |since| clock::now().saturating_sub(since));
         status.without_primary_seconds = (shown.without + since).as_secs_f64();
         for index in &shown.of_other_groups {
-            // Of one that does not answer nothing is known.
+            // Nothing is known about one that does not answer.
             if let Some(member) = status.members.get_mut(*index).filter(|member| !member.state.is_empty()) {
                 OF_ANOTHER_GROUP.clone_into(&mut member.state);
             }
@@ -127,11 +127,11 @@ impl PoolSeen {
         status
     }
 
-    /// The pool has these members now; what is known of those that it had stays.
+    /// The pool has these members now; what is known about those that it had stays.
     pub(super) fn adopt(&self, topology: MysqlTopology, addresses: impl Iterator<Item = String>) {
         let mut shown = lock(&self.shown);
         topology.word().clone_into(&mut shown.status.topology);
-        // Others may have their indexes, and it is decided anew.
+        // The indexes may refer to other members now, and there will be a new decision.
         shown.of_other_groups.clear();
         let before = std::mem::take(&mut shown.status.members);
         let member = |address: String| {
@@ -141,7 +141,7 @@ impl PoolSeen {
         shown.status.members = addresses.map(member).collect();
     }
 
-    /// What came of a look at a member, by index.
+    /// Records the result of a look at a member, by index.
     pub(super) fn looked(&self, index: usize, result: &Result<MemberReport, String>, time: Timestamp) {
         #[cfg(test)]
         assert!(!self.goes_wrong.swap(false, std::sync::atomic::Ordering::Relaxed), "as the test has it");
@@ -169,17 +169,17 @@ impl PoolSeen {
         }
     }
 
-    /// Who of the members, by index, is of another group than the one that is believed.
+    /// Sets which members, by index, belong to another group than the established one.
     pub(super) fn of_other_groups(&self, indexes: Vec<usize>) {
         lock(&self.shown).of_other_groups = indexes;
     }
 
-    /// What stored code was found.
+    /// Sets the stored code that was found.
     pub(super) fn hides(&self, names: Vec<String>) {
         lock(&self.shown).status.hidden_code = names;
     }
 
-    /// How far a member is behind, by index; `None` where that is not known, or no question.
+    /// Sets the lag of a member, by index; `None` if it is unknown, or does not apply.
     pub(super) fn lags(&self, index: usize, lag: Option<Lag>) {
         let mut shown = lock(&self.shown);
         if let Some(member) = shown.status.members.get_mut(index) {
@@ -188,7 +188,7 @@ impl PoolSeen {
         }
     }
 
-    /// What was decided: the roles, by index, and the primary or why there is none.
+    /// Records a decision: the roles, by index, and the primary or why there is none.
     pub(super) fn decided(&self, roles: &[Option<Role>], primary: Result<&str, &str>, now: Duration) {
         let mut shown = lock(&self.shown);
         for (member, role) in shown.status.members.iter_mut().zip(roles) {
@@ -205,7 +205,7 @@ impl PoolSeen {
         shown.status.no_primary = primary.err().map(str::to_owned);
     }
 
-    /// A failover is over.
+    /// Records a failover that has ended.
     pub(super) fn keep(&self, receipt: Receipt) {
         let seconds = receipt.unnoticed_seconds + receipt.absent_seconds;
         self.failover_seconds.record(Duration::from_secs_f64(seconds.max(0.0)));

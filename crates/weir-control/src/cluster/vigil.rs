@@ -1,4 +1,4 @@
-//! The watch of one pool: has its members asked, decides on their roles, and has those in force.
+//! The watch of one pool: has its members asked, decides on their roles, and puts these in force.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,25 +25,25 @@ use crate::health::Board;
 use crate::publish::InForce;
 use crate::tasks;
 
-/// Answers under way to a vigil: one of each member at most, and those that came late.
+/// Answers that may be queued for a watch: one from each member, and late ones.
 const ANSWERS: usize = 4 * MOST_MEMBERS;
-/// Between two comparisons of the group with the backends of the pool.
+/// Interval between two comparisons of the group with the pool's backends.
 const ROLL_CALL: Duration = Duration::from_secs(1);
-/// How long after a failover its receipt is closed: clients of the former primary are told by then.
+/// How long after a failover its receipt is closed: clients of the former primary have been notified by then.
 const TOLD_WITHIN: Duration = Duration::from_millis(100);
-/// Between two rounds that somebody outside asks for: every statement that fails may be a reason to ask, and
-/// the servers are not to be kept busy by that.
+/// Least time between two rounds requested from outside: every failing statement may be a reason to ask, and
+/// that must not keep the servers busy.
 const NUDGES: Duration = Duration::from_millis(10);
-/// An answer is worth a probe for so many intervals: one may be missed.
+/// For how many intervals an answer replaces probes: one may be missed.
 const VOUCHED_INTERVALS: u32 = 3;
 
-/// Whom a vigil works for and tells.
+/// What a watch reads and reports to.
 #[derive(Clone)]
 pub(super) struct Audience {
     pub(super) in_force: InForce,
     pub(super) board: Arc<Board>,
     pub(super) bus: Arc<Bus>,
-    /// Backends that are to come and go.
+    /// Gets the backends to add and remove.
     pub(super) roster: mpsc::UnboundedSender<RosterChange>,
 }
 
@@ -58,34 +58,34 @@ pub(super) struct Vigil {
     heard: (mpsc::Sender<Said>, mpsc::Receiver<Said>),
     last_number: u64,
     ledger: FailoverLedger,
-    /// A failover that was just over, and when its receipt is closed.
+    /// The receipt of a failover that has just ended, and when to close it.
     open: Option<(OpenReceipt, Duration)>,
     roster: Roster,
-    /// The search for stored code, of the pool as it is; ends with this.
+    /// The search for stored code in the current pool; ends with this.
     search: JoinSet<()>,
-    /// What the primary has executed, for how far others are behind.
+    /// What the primary has executed, from which the lag of others is computed.
     progress: Progress,
-    /// The group as it was last believed to be, while there is a primary.
+    /// The group as last established, while there is a primary.
     group: Vec<ViewMember>,
-    /// Why there is no primary, as it was last told.
+    /// Why there is no primary, as last reported.
     told: Option<Result<usize, &'static str>>,
 }
 
 struct Member {
-    /// That its answers are known by.
+    /// Number by which its answers are recognized.
     number: u64,
     backend: Arc<Backend>,
     manner: Manner,
     asker: Asker,
     /// What it had executed when it was last asked.
     executed: Option<GtidSet>,
-    /// It is farther behind than `max_lag`, and gets no reads.
+    /// Its lag exceeds `max_lag`, so it gets no reads.
     is_too_late: bool,
-    /// It was told that it is of another group.
+    /// It was reported as a member of another group.
     is_of_another_group: bool,
 }
 
-/// Whether anybody is to be asked for the roles of a pool, and as what the answers are to be judged.
+/// The config and topology by which the answers are judged; `None` if the pool's roles are not watched.
 pub(super) fn watched(pool: &Pool) -> Option<(&PoolMysql, Topology)> {
     let mysql = pool.config.mysql.as_ref()?;
     match mysql.topology {
@@ -96,7 +96,7 @@ pub(super) fn watched(pool: &Pool) -> Option<(&PoolMysql, Topology)> {
 }
 
 impl Vigil {
-    /// Of a pool that is watched; `None` for another.
+    /// For a pool; `None` if it is not watched.
     pub(super) fn new(audience: Audience, pool: Arc<Pool>, seen: Arc<PoolSeen>) -> Option<Vigil> {
         let (mysql, topology) = watched(&pool)?;
         let looks = Looks::new(topology, pace(&pool, mysql));
@@ -122,7 +122,7 @@ impl Vigil {
         Some(vigil)
     }
 
-    /// Watches until it is given up. `changed` is rung when another snapshot is in force.
+    /// Watches until dropped. `changed` is notified when another snapshot is in force.
     pub(super) async fn keep(mut self, changed: Arc<Notify>) {
         let mut roll_call = clock::now() + ROLL_CALL;
         let mut nudges = clock::now();
@@ -150,7 +150,7 @@ impl Vigil {
             let is_open = now >= nudges;
             let until = if is_open { until } else { until.min(nudges) };
             tokio::select! {
-                // Answers first: what they say may be what is asked for.
+                // Answers come first: they may be what is being requested.
                 biased;
                 Some(said) = self.heard.1.recv() => match said {
                     Said::Look(heard) => self.take(heard),
@@ -166,8 +166,8 @@ impl Vigil {
         }
     }
 
-    /// Takes the pool as it is in force. One that is gone, or watched no more, is still watched here until
-    /// the watch ends this.
+    /// Switches to the current pool. One that was removed, or is no longer watched, is still watched here
+    /// until the watch ends this task.
     fn follow(&mut self) {
         let Some(snapshot) = self.audience.in_force.snapshot() else { return };
         let Some(pool) = snapshot.pool(&self.pool.config.name).filter(|pool| watched(pool).is_some()) else {
@@ -178,7 +178,7 @@ impl Vigil {
         }
     }
 
-    /// Takes the pool's members as they are now; who was asked before in the same manner is asked on.
+    /// Switches to the pool's current members; those that were asked in the same manner before are kept.
     fn adopt(&mut self, pool: Arc<Pool>) {
         let Some((mysql, topology)) = watched(&pool) else { return };
         let now = clock::now();
@@ -235,7 +235,7 @@ impl Vigil {
         }
     }
 
-    /// Takes what a member said, or that it does not answer.
+    /// Handles a member's answer, or that it does not answer.
     fn take(&mut self, heard: Heard) {
         let Some(index) = self.members.iter().position(|member| member.number == heard.number) else {
             return;
@@ -266,8 +266,8 @@ impl Vigil {
         self.looks.heard(index, heard.result.ok(), heard.is_connected, clock::now());
     }
 
-    /// Takes what a member has executed; `None` where that can't be known. One that is too far behind gets no
-    /// reads until it has caught up.
+    /// Handles what a member has executed; `None` if that can't be known. A member that is too far behind
+    /// gets no reads until it has caught up.
     fn measure(&mut self, number: u64, executed: Option<GtidSet>, at: Duration) {
         let Some(index) = self.members.iter().position(|member| member.number == number) else { return };
         let member = &mut self.members[index];
@@ -302,12 +302,12 @@ impl Vigil {
         }
     }
 
-    /// For how long an answer makes a probe superfluous.
+    /// For how long an answer replaces probes.
     fn vouched(&self) -> Duration {
         watched(&self.pool).map_or(Duration::ZERO, |(mysql, _)| mysql.interval * VOUCHED_INTERVALS)
     }
 
-    /// Decides by what the members have said, and puts that in force.
+    /// Decides from what the members have said, and puts that in force.
     fn decide(&mut self) {
         let is_primary = |member: &Member| member.backend.balance.role() == Some(Role::Primary);
         let before = self.members.iter().position(is_primary);
@@ -331,7 +331,7 @@ impl Vigil {
         self.group = if verdict.primary.is_ok() { verdict.group } else { Vec::new() };
     }
 
-    /// Closes the receipt of the last failover, if it is open, and tells it.
+    /// Closes the receipt of the last failover, if it is open, and reports it.
     fn close_receipt(&mut self) {
         let Some((receipt, _)) = self.open.take() else { return };
         let receipt = receipt.close(Tally::of(&self.pool));
@@ -353,8 +353,8 @@ impl Vigil {
         self.seen.keep(receipt);
     }
 
-    /// The roles that follow. A new member that can still be heard of keeps what the process before knew of
-    /// it, but for being the primary beside another.
+    /// The resulting roles. A new member that has not answered yet keeps the role that the previous process
+    /// knew, except that it can't be a second primary.
     fn roles(&self, verdict: &TopologyVerdict) -> Vec<Option<Role>> {
         let members = self.members.iter().zip(self.looks.members()).zip(&verdict.roles);
         let role = |((member, look), role): ((&Member, &Look), &Option<MemberRole>)| match role {
@@ -369,8 +369,8 @@ impl Vigil {
         members.map(role).collect()
     }
 
-    /// Has roles in force where they differ from those that are: in the pool that is, which may be another
-    /// than the one that is watched; that one's backends have the same roles.
+    /// Puts roles in force where they differ from the current ones, in the pool of the current snapshot. This
+    /// may not be the watched one, whose backends get the same roles.
     fn apply(&self, roles: &[Option<Role>]) {
         let snapshot = self.audience.in_force.snapshot();
         let pool = snapshot.as_ref().and_then(|snapshot| snapshot.pool(&self.pool.config.name));
@@ -397,7 +397,7 @@ impl Vigil {
         }
     }
 
-    /// Says who is of another group than the one that is believed, once.
+    /// Logs once which members are of another group than the established one.
     fn tell_of_other_groups(&mut self) {
         let pool = &*self.pool.config.name;
         let mut of_other_groups = Vec::new();
@@ -445,7 +445,7 @@ impl Vigil {
         });
         let backends: Vec<Enrolled<'_>> = backends.collect();
         for change in self.roster.compare(&self.pool.config.name, &self.group, &backends, now) {
-            // Nobody takes it where the process ends.
+            // Nobody receives it while the process ends.
             let _ = self.audience.roster.send(change);
         }
     }

@@ -1,8 +1,8 @@
-//! The watch over all pools whose servers' roles are found out: a thread of its own, because the control
-//! runtime reads files, resolves names and answers scrapes, and a primary that is gone can't wait for those.
+//! The watch of all pools whose servers' roles are discovered. It has a separate thread, because the control
+//! runtime reads files, resolves names and answers scrapes, and the loss of a primary can't wait for those.
 //!
-//! The thread is there from the first such pool on. It goes by the snapshot that is in force, follows each
-//! new one, and ends with the process: while that drains, what still runs needs a primary, too.
+//! The thread starts with the first such pool. It follows each new snapshot, and ends with the process:
+//! sessions need a primary while the process drains, too.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -28,7 +28,7 @@ pub struct Watch {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the thread and its readers share.
+/// Shared by the thread and its readers.
 #[derive(Default)]
 struct Shared {
     changed: Notify,
@@ -37,7 +37,7 @@ struct Shared {
 }
 
 impl Watch {
-    /// Watches nobody yet; gives where it says which backends are to come and go.
+    /// Watches nothing yet; also returns the receiver for backends to add and remove.
     pub fn new(
         bus: Arc<Bus>,
         in_force: InForce,
@@ -70,7 +70,7 @@ impl Watch {
         std::thread::Builder::new().name("weir-cluster".to_owned()).spawn(watch)
     }
 
-    /// What is seen of a pool; `None` where nobody watches it.
+    /// The state of a pool's cluster; `None` if it is not watched.
     pub fn seen(&self, pool: &str) -> Option<Arc<PoolSeen>> {
         lock(&self.shared.pools).get(pool).cloned()
     }
@@ -81,7 +81,7 @@ impl Drop for Watch {
         self.shared.ends.store(true, Ordering::Relaxed);
         self.shared.changed.notify_one();
         if let Some(thread) = lock(&self.thread).take() {
-            // A panic in there was a bug, and has been said already.
+            // A panic in there was a bug, and has already been logged.
             let _ = thread.join();
         }
     }
@@ -106,8 +106,8 @@ impl Kept {
     }
 }
 
-/// Watches a pool as it is in force, or `pool` where it is no more, until the task is ended. Begun again
-/// after a mistake it knows the members by their answers alone, and what is shown of them goes on.
+/// Watches the current pool, or `pool` if it was removed, until the task is ended. After a panic and restart
+/// it knows the members only by their answers, and their published state continues.
 async fn watch_one(
     shared: Arc<Shared>,
     audience: Audience,

@@ -1,5 +1,5 @@
-//! Asks name servers: over UDP, each question under a number drawn by the kernel and from a port of its own;
-//! over TCP what does not fit into a datagram.
+//! Queries name servers: over UDP, each question with an id from the kernel's random numbers and from a port
+//! of its own; over TCP for answers that do not fit into a datagram.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
@@ -13,36 +13,36 @@ use tokio::sync::Semaphore;
 use super::message::{DATAGRAM_BYTES, Kind, Question, Said, Service};
 use crate::blocking;
 
-/// How often each server is asked before a look-up has failed (count).
+/// How many times each server is asked before a look-up fails (count).
 const ROUNDS: usize = 2;
-/// Datagrams that are no answer to the question before the server is taken to be drowned out (count): they
-/// can only be forged, and the more of them there are, the likelier is one that fits.
+/// How many datagrams that do not answer the question are accepted (count): they must be forged, and the more
+/// there are, the likelier it is that one fits.
 const MOST_FORGED: usize = 32;
-/// Name servers of `resolv.conf` that are asked (count), as the C library has it.
+/// Most name servers of `resolv.conf` that are asked (count), as in the C library.
 const MOST_SERVERS: usize = 3;
-/// Look-ups by the system at once: each holds a thread, since the C library's resolver blocks.
+/// Most concurrent look-ups by the system: each occupies a thread, since the C library's resolver blocks.
 const SYSTEM_AT_ONCE: usize = 8;
-/// Questions to name servers at once.
+/// Most concurrent questions to name servers.
 const AT_ONCE: usize = 64;
 /// A look-up by the system that takes longer counts as failed.
 const SYSTEM_TIMEOUT: Duration = Duration::from_secs(5);
-/// Where the name servers of the system stand (resolv.conf(5)).
+/// The file with the system's name servers (resolv.conf(5)).
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// The port of name servers.
 const PORT: u16 = 53;
 
-/// Who is asked.
+/// Which name servers are asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Servers {
-    /// The C library's resolver, with all that it goes by. It says no TTLs.
+    /// The C library's resolver, with its whole configuration. It reports no TTLs.
     System,
-    /// Those that `resolv.conf` names when they are asked.
+    /// Those in `resolv.conf` at the time of the question.
     ResolvConf,
     /// These, one after the other.
     Given(Vec<SocketAddr>),
 }
 
-/// Looks names up.
+/// Looks up names.
 #[derive(Clone)]
 pub(super) struct Resolver {
     servers: Servers,
@@ -56,11 +56,11 @@ pub(super) struct Resolver {
 pub(super) struct Found {
     /// In the order of the answer.
     pub addresses: Vec<IpAddr>,
-    /// How long they last; `None` where nobody said.
+    /// How long they are valid; `None` without a TTL.
     pub ttl: Option<Duration>,
-    /// Whether the question for one of the two kinds of addresses failed, so that more may be there.
+    /// Whether the question for one of the two address types failed, so that there may be more addresses.
     pub is_partial: bool,
-    /// How many more there were that may not be used (count).
+    /// How many more there were that are not allowed (count).
     pub refused_count: usize,
 }
 
@@ -71,8 +71,8 @@ impl Resolver {
         Resolver { servers, timeout, system_slots: Arc::new(system_slots), slots: Arc::new(slots) }
     }
 
-    /// The addresses of a host. Empty where there are none, or there is no such name. `Err` says why nobody
-    /// knows.
+    /// The addresses of a host. Empty if there are none, or the name does not exist. `Err` is the reason why
+    /// this is not known.
     pub async fn addresses(&self, host: &str) -> Result<Found, String> {
         match self.servers {
             Servers::System => self.ask_system(host).await,
@@ -80,7 +80,7 @@ impl Resolver {
         }
     }
 
-    /// The same by name servers, those of the system where the config names none.
+    /// The same from name servers; from the system's if the config names none.
     pub async fn addresses_by_servers(&self, host: &str) -> Result<Found, String> {
         let (v4, v6) = tokio::join!(self.ask(host, Kind::A), self.ask(host, Kind::Aaaa));
         let mut found = Found::default();
@@ -101,7 +101,7 @@ impl Resolver {
         }
     }
 
-    /// Who offers a service, and how long that lasts.
+    /// The hosts that provide a service, and how long that is valid.
     pub async fn services(&self, name: &str) -> Result<(Vec<Service>, Option<Duration>), String> {
         match self.ask(name, Kind::Srv).await? {
             Said::Services(services, ttl) => Ok((services, ttl)),
@@ -113,8 +113,7 @@ impl Resolver {
         let slots = self.system_slots.clone();
         let Ok(slot) = slots.acquire_owned().await else { return Err("resolving has ended".to_owned()) };
         let host = host.to_owned();
-        // The slot goes into the task: a look-up given up on still holds its thread until the resolver
-        // returns.
+        // The task holds the slot: an abandoned look-up still occupies its thread until the resolver returns.
         let mut asking = tokio::spawn(async move {
             let _slot = slot;
             let answer = blocking::addresses((host, 0)).await;
@@ -128,7 +127,7 @@ impl Resolver {
         }
     }
 
-    /// Asks one server after the other until one knows.
+    /// Asks one server after the other until one answers.
     async fn ask(&self, name: &str, kind: Kind) -> Result<Said, String> {
         let Ok(_slot) = self.slots.acquire().await else { return Err("resolving has ended".to_owned()) };
         let servers = match &self.servers {
@@ -147,7 +146,7 @@ impl Resolver {
         Err(last)
     }
 
-    /// Asks one server, again without extensions where it does not know them.
+    /// Asks one server, and again without EDNS if it does not support that.
     async fn ask_server(&self, server: SocketAddr, question: &Question) -> Result<Said, String> {
         match self.ask_once(server, question).await? {
             Said::NotExtended => self.ask_once(server, &question.plain(random()?)).await,
@@ -176,13 +175,13 @@ type Asking<'a> = std::pin::Pin<Box<dyn Future<Output = Result<Said, String>> + 
 
 async fn over_udp(server: SocketAddr, question: &Question) -> Result<Said, String> {
     let told = |error: std::io::Error| error.to_string();
-    // A port of its own, drawn by the kernel; connected, so that the kernel drops what others send.
+    // Its own port, chosen by the kernel; connected, so that the kernel drops what others send.
     let own: IpAddr =
         if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((own, 0)).await.map_err(told)?;
     socket.connect(server).await.map_err(told)?;
     socket.send(&question.bytes()?).await.map_err(told)?;
-    // With room for one byte more than may come: what does not fit was cut by us.
+    // One byte larger than the longest datagram, to detect one that was cut.
     let mut bytes = vec![0; usize::from(DATAGRAM_BYTES) + 1];
     for _ in 0..MOST_FORGED {
         let size = socket.recv(&mut bytes).await.map_err(told)?;
@@ -193,11 +192,11 @@ async fn over_udp(server: SocketAddr, question: &Question) -> Result<Said, Strin
             return Ok(said);
         }
     }
-    // Over TCP nobody can forge an answer without seeing the question.
+    // Over TCP an attacker who does not see the question can't forge an answer.
     Ok(Said::Cut)
 }
 
-/// RFC 7766: two bytes of length in front of each message.
+/// RFC 7766: each message is preceded by its length in two bytes.
 async fn over_tcp(server: SocketAddr, question: &Question) -> Result<Said, String> {
     let told = |error: std::io::Error| error.to_string();
     let mut stream = TcpStream::connect(server).await.map_err(told)?;
@@ -211,7 +210,7 @@ async fn over_tcp(server: SocketAddr, question: &Question) -> Result<Said, Strin
     question.answer_in(&bytes).ok_or_else(|| "what the name server sent is no answer".to_owned())
 }
 
-/// A number that nobody can guess.
+/// A random number that can't be guessed.
 fn random() -> Result<u16, String> {
     let mut bytes = [0; 2];
     let flags = rustix::rand::GetRandomFlags::empty();
@@ -227,7 +226,7 @@ fn servers_of(file: &Path) -> Result<Vec<SocketAddr>, String> {
     if servers.is_empty() { Err(format!("{} names no name server", file.display())) } else { Ok(servers) }
 }
 
-/// `nameserver ADDRESS` lines. One with a scope (`fe80::1%eth0`) is left out.
+/// The `nameserver ADDRESS` lines, except for addresses with a scope (`fe80::1%eth0`).
 fn servers_in(text: &str) -> Vec<SocketAddr> {
     let of_line = |line: &str| {
         let mut words = line.split_ascii_whitespace();

@@ -1,4 +1,4 @@
-//! Names that stand for several backends: all addresses of a host, or the services of one.
+//! Names that stand for several backends: for all addresses of a host, or the hosts of a service.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -15,11 +15,11 @@ use super::message::Service;
 use super::settings::{Counts, Settings, tell_refused};
 use crate::lock;
 
-/// A look-up that failed is tried again after so long at most (time).
+/// Longest time before a failed look-up is tried again.
 const FAILED_RETRY: Duration = Duration::from_secs(5);
 
-/// Hosts of one service that are asked about at once (count): two questions each are half of all that may be
-/// open, so that a service whose hosts are not answered for holds up no other name.
+/// Most hosts of one service that are looked up at once (count). With two questions each this is half of all
+/// concurrent questions, so that a service whose hosts get no answers does not hold up other names.
 const HOSTS_AT_ONCE: usize = 16;
 
 /// A name that stands for backends of a pool.
@@ -27,39 +27,39 @@ const HOSTS_AT_ONCE: usize = 16;
 pub struct Group {
     /// Name of the pool.
     pub pool: String,
-    /// `host:port`, or `_service._protocol.host`, as the config has it.
+    /// `host:port`, or `_service._protocol.host`, as configured.
     pub name: String,
 }
 
-/// What was last heard of a name.
+/// What is known about a name.
 #[derive(Default)]
 pub(super) struct Heard {
     answer: Option<Answer>,
-    /// Nobody has compared the answer with the members yet.
+    /// Whether the answer has not been compared with the members yet.
     is_new: bool,
     ledger: MemberLedger,
-    /// The addresses last known of each host of a service.
+    /// The last known addresses of each host of a service.
     hosts: Hosts,
-    /// Where the name has had somebody.
+    /// All addresses at which the name has had a member.
     places: HashSet<SocketAddr>,
-    /// Why the last look-up brought nothing.
+    /// Why the last look-up failed.
     pub error: Option<String>,
-    /// How long the last answer lasts.
+    /// How long the last answer is valid.
     pub ttl: Option<Duration>,
-    /// Rung where somebody was missing in the last answer: the next one decides, and is asked for soon.
+    /// Notified when a member was missing from the last answer: the next one decides, and is requested soon.
     hasten: Arc<Notify>,
-    /// Addresses of the last answer that may not be used (count).
+    /// Addresses in the last answer that are not allowed (count).
     refused_count: usize,
 }
 
-/// Addresses of hosts by their names.
+/// Addresses by host name.
 type Hosts = HashMap<String, Vec<IpAddr>>;
 
 struct Answer {
     entries: Entries,
     gap: Gap,
-    /// Whether a host could not be asked about that was never known: whoever was not in an answer yet may be
-    /// its.
+    /// Whether a look-up failed for a host of which no address is known: members that are not in the answer
+    /// may belong to it.
     has_unknown_host: bool,
 }
 
@@ -92,7 +92,7 @@ impl Entries {
 }
 
 impl Heard {
-    /// Forgets addresses that an answer may not hold any more.
+    /// Drops addresses that are no longer allowed.
     pub fn restrict(&mut self, dns: &Dns) {
         if let Some(answer) = &mut self.answer {
             answer.entries.retain(|at| dns.allows(at.ip()));
@@ -101,7 +101,7 @@ impl Heard {
         self.hosts.values_mut().for_each(|addresses| addresses.retain(|at| dns.allows(*at)));
     }
 
-    /// What the name stands for, as far as there is room; `None` while nobody knows.
+    /// The name's addresses, up to the limit; `None` as long as they are not known.
     pub fn wanted(&self, members: &[Present], most: usize, counts: &Counts) -> Option<Vec<Wanted>> {
         let (wanted, left_out) = self.bounded(members, most)?;
         Counts::add(&counts.left_out, left_out);
@@ -115,14 +115,14 @@ impl Heard {
         })
     }
 
-    /// Whether the last answer has it, room or not.
+    /// Whether the last answer has the address, even beyond the limit.
     pub fn has(&self, address: SocketAddr) -> bool {
         self.answer.as_ref().is_some_and(|answer| answer.entries.has(address))
     }
 
-    /// What is to be done about the members of the name, in a pool that has `others` at some addresses
-    /// already. An answer is compared once; looked at again, because the pool has become another one, it
-    /// brings in whom it has and the pool has not, and counts against nobody.
+    /// The changes to make to the members of the name, in a pool that already has `others` at some addresses.
+    /// Each answer is compared once. If it is looked at again because the pool was replaced, it adds members
+    /// that the pool lacks, and none counts as missing.
     pub fn compare(
         &mut self,
         members: &[Present],
@@ -133,7 +133,7 @@ impl Heard {
     ) -> Vec<Change> {
         let is_new = std::mem::take(&mut self.is_new);
         let Some((mut wanted, left_out)) = self.bounded(members, most) else { return Vec::new() };
-        // They can't join, so nobody may wait for them to be tried.
+        // They can't join, so nothing may wait for them to be probed.
         wanted.retain(|it| !others.contains(&it.address));
         if !is_new {
             let is_member = |it: &Wanted| members.iter().any(|member| member.wanted.address == it.address);
@@ -161,17 +161,17 @@ impl Heard {
     }
 }
 
-/// What a follower is given.
+/// What the task for a name needs.
 pub(super) struct Following {
     pub group: Group,
     pub heard: Arc<Mutex<Heard>>,
     pub settings: Arc<Settings>,
     pub counts: Arc<Counts>,
-    /// Told of each good answer.
+    /// Notified of each good answer.
     pub tell: mpsc::UnboundedSender<Group>,
 }
 
-/// Follows one name until aborted.
+/// Resolves one name repeatedly until aborted.
 pub(super) async fn follow(following: Arc<Following>, answered: Arc<watch::Sender<bool>>) {
     let Following { group, heard, settings, counts, tell } = &*following;
     loop {
@@ -208,7 +208,7 @@ pub(super) async fn follow(following: Arc<Following>, answered: Arc<watch::Sende
     }
 }
 
-/// Gives how long that lasts: no longer than the last good answer did.
+/// Records a failed look-up. Returns how long to wait, at most as long as the last good answer was valid.
 fn note_failure(group: &Group, heard: &mut Heard, error: String) -> Option<Duration> {
     if heard.error.as_ref() != Some(&error) {
         let kept = match heard.answer {
@@ -222,18 +222,18 @@ fn note_failure(group: &Group, heard: &mut Heard, error: String) -> Option<Durat
     heard.ttl.map(|ttl| ttl.min(FAILED_RETRY))
 }
 
-/// What a name stands for now.
+/// Result of a look-up.
 struct Look {
     entries: Entries,
-    /// How long that lasts.
+    /// How long it is valid.
     ttl: Option<Duration>,
-    /// What there may be besides.
+    /// What it may lack.
     gap: Gap,
-    /// The hosts of a service, with what is known of each: what was known before, where asking failed.
+    /// The hosts of a service with their addresses; the last known ones if the look-up failed.
     hosts: Hosts,
-    /// Whether asking failed for one of which nothing is known.
+    /// Whether the look-up failed for a host of which no address is known.
     has_unknown_host: bool,
-    /// How many more there were that may not be used (count).
+    /// How many more addresses there were that are not allowed (count).
     refused_count: usize,
 }
 
@@ -270,7 +270,7 @@ async fn services(
     let left_out = services.len().saturating_sub(settings.config.max_members);
     Counts::add(&counts.left_out, left_out);
     services.truncate(settings.config.max_members);
-    // Each host once, however many services it has.
+    // Each host is looked up once, however many services it has.
     let names: HashSet<String> = services.iter().map(|service| service.host.clone()).collect();
     let mut asking = JoinSet::new();
     let slots = Arc::new(Semaphore::new(HOSTS_AT_ONCE));
@@ -292,7 +292,7 @@ async fn services(
                 let known = before.remove(&host).filter(|_| found.is_partial).unwrap_or_default();
                 hosts.insert(host, addresses_of(found, known, settings, counts));
             }
-            // The others may come.
+            // The others may still succeed.
             Ok((_, Err(error))) => failed = Some(error),
             Err(panicked) => failed = Some(panicked.to_string()),
         }
@@ -301,7 +301,7 @@ async fn services(
     if let (Some(error), true) = (&failed, is_nothing) {
         return Err(error.clone());
     }
-    // Nobody is missed for a host that could not be asked about.
+    // Members do not count as missing because the look-up of their host failed.
     before.retain(|host, _| names.contains(host));
     hosts.extend(before);
     let has_unknown_host = names.iter().any(|host| !hosts.contains_key(host));
@@ -314,10 +314,11 @@ async fn services(
     Ok(Look { entries, ttl, gap, hosts, has_unknown_host, refused_count })
 }
 
-/// The addresses of a host, as many as may be; and those `known` of a family that could not be asked about.
+/// The allowed addresses of a host, up to the limit; and those `known` of a family for which the look-up
+/// failed.
 fn addresses_of(found: Found, known: Vec<IpAddr>, settings: &Settings, counts: &Counts) -> Vec<IpAddr> {
     let mut addresses = found.addresses;
-    // In an order of their own: which are left out must not change with each answer.
+    // Sorted, so that the ones left out do not change with each answer.
     addresses.sort();
     let most = settings.config.max_members;
     Counts::add(&counts.left_out, addresses.len().saturating_sub(most));

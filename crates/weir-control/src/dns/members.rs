@@ -209,8 +209,8 @@ pub(super) fn of_services(
     bounded(all.into_values().collect(), members, most)
 }
 
-/// At most so many, members first and then by address; and how many were left out. Where every answer has
-/// others, those who leave count too: there are twice as many at most.
+/// At most `most`, existing members first and then by address; also returns how many were left out. If every
+/// answer has other addresses, members that are leaving count too: there are at most twice as many.
 fn bounded(mut all: Vec<Wanted>, members: &[Present], most: usize) -> (Vec<Wanted>, usize) {
     let present: HashSet<SocketAddr> = members.iter().map(|it| it.wanted.address).collect();
     let is_member = |wanted: &Wanted| present.contains(&wanted.address);

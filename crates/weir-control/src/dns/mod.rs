@@ -1,9 +1,9 @@
-//! What host names stand for: resolved beside the data path, again and again, and never forgotten for an
-//! answer that fails.
+//! Resolves host names, outside the data path and again and again. Addresses are never dropped because a
+//! look-up fails.
 //!
-//! A name may stand for one backend, whose address it says ([`one`]), or for several of its pool, which come
-//! and go with its addresses or services ([`many`]; what becomes of whom is decided in [`members`]). Name
-//! servers are asked by [`ask`], which knows no more of an answer than [`message`] finds in it.
+//! A name may stand for one backend, and gives its address ([`one`]), or for several backends of its pool,
+//! which are added and removed as its addresses or services change ([`many`]; the decisions are in
+//! [`members`]). [`ask`] queries name servers, and [`message`] interprets their answers.
 
 mod ask;
 mod many;
@@ -32,16 +32,18 @@ use self::settings::Settings;
 use crate::events::{Bus, What};
 use crate::{lock, tasks};
 
-/// For the first answers of new names before they are served: without one, a backend starts out as down.
+/// How long to wait for the first answers for new names before they are served: without an answer, a backend
+/// starts as down.
 const FIRST_ANSWER: Duration = Duration::from_secs(2);
 
-/// All names being resolved.
+/// All names that are being resolved.
 pub struct Names {
     table: Mutex<Table>,
     moved: Arc<Moved>,
     bus: Arc<Bus>,
     counts: Arc<Counts>,
-    /// Told of names that stand for several: after each good answer, and when one is worth another look.
+    /// Gets names that stand for several backends: after each good answer, and when one should be looked at
+    /// again.
     tell: mpsc::UnboundedSender<Group>,
 }
 
@@ -51,10 +53,10 @@ struct Table {
     many: BTreeMap<Group, Followed<Heard>>,
 }
 
-/// A name that is followed.
+/// A name that is being resolved.
 struct Followed<T> {
     shared: Arc<Mutex<T>>,
-    /// Whether there has been an answer, good or bad.
+    /// Whether there has been a result, good or bad.
     answered: watch::Receiver<bool>,
     task: JoinHandle<()>,
 }
@@ -65,20 +67,20 @@ impl<T> Drop for Followed<T> {
     }
 }
 
-/// A name that stands for several backends, as it is shown.
+/// A name that stands for several backends, as the status shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupStatus {
-    /// As the config has it.
+    /// The name as configured.
     pub name: String,
-    /// Why the last look-up brought nothing; `None` when it did.
+    /// Why the last look-up failed; `None` when it succeeded.
     pub error: Option<String>,
-    /// How long the last answer lasts; `None` where nobody said.
+    /// How long the last answer is valid; `None` if it has no TTL.
     pub ttl: Option<Duration>,
 }
 
 impl Names {
-    /// `moved` is told of backends whose address has become another; the receiver hears of names that stand
-    /// for several backends whenever they were answered, or their answers are worth another look.
+    /// `moved` gets backends whose address has changed. The receiver gets names that stand for several
+    /// backends whenever they were answered, or their answers should be looked at again.
     pub fn new(bus: Arc<Bus>, moved: Arc<Moved>) -> (Names, mpsc::UnboundedReceiver<Group>) {
         let (tell, heard) = mpsc::unbounded_channel();
         let table = Table {
@@ -94,8 +96,8 @@ impl Names {
         &self.counts
     }
 
-    /// Resolves the names that `snapshot` has, from now on. Names it had before go on, and nothing is asked
-    /// anew, unless others are to be asked.
+    /// Resolves the names in `snapshot` from now on. Names that it had before continue, and are not looked up
+    /// again unless the name servers have changed.
     pub fn adopt(&self, snapshot: &Snapshot) {
         let mut ones: HashMap<String, Vec<Member>> = HashMap::new();
         for pool in &snapshot.pools {
@@ -124,8 +126,8 @@ impl Names {
         }
     }
 
-    /// Has every name asked anew, of whom the config now says. What is known stays, but for addresses that
-    /// may not be any more.
+    /// Looks every name up again at the name servers that the config now has. Known addresses stay, except
+    /// for those that are no longer allowed.
     fn ask_others(&self, table: &mut Table, config: &Dns) {
         table.settings = Arc::new(Settings::of(config));
         let known: Vec<_> =
@@ -141,8 +143,8 @@ impl Names {
         }
     }
 
-    /// Resolves the name of a backend that a pool is to get, from now on. Others go on; nothing is asked
-    /// anew.
+    /// Resolves the name of a backend that is to be added to a pool, from now on. Other names continue, and
+    /// are not looked up again.
     pub fn add(&self, pool: &str, backend: &Arc<Backend>) {
         let name = &backend.address;
         if !is_host_name(name) {
@@ -160,8 +162,8 @@ impl Names {
         }
     }
 
-    /// The address in use of a name did not accept, and another did: that one is in use from now on, for all
-    /// its backends. False where nothing changes.
+    /// The current address of a name did not accept a connection, and another did: uses that one from now on,
+    /// for all its backends. False if nothing changes.
     pub fn settle(&self, name: &str, first: SocketAddr, address: SocketAddr) -> bool {
         let known = lock(&self.table).ones.get(name).map(|followed| followed.shared.clone());
         let Some(known) = known else { return false };
@@ -179,7 +181,7 @@ impl Names {
         true
     }
 
-    /// Ends what was begun for a backend that is no longer in its pool, or has not come into it.
+    /// Ends what was begun for a backend that was removed from its pool, or was not added to it.
     pub fn remove(&self, backend: &Arc<Backend>) {
         let mut table = lock(&self.table);
         let Some(known) = table.ones.get(&backend.address) else { return };
@@ -229,8 +231,8 @@ impl Names {
         table.many.insert(group, Followed { shared, answered, task });
     }
 
-    /// Waits until this name, or each without one, has been answered once, well or badly, at most two
-    /// seconds. Names that were there before cost nothing.
+    /// Waits until this name, or each one if `None`, has had a result, good or bad; at most two seconds.
+    /// Names that were there before need no wait.
     pub async fn first_answers(&self, of: Option<&str>) {
         let pending: Vec<_> = {
             let table = lock(&self.table);
@@ -247,7 +249,7 @@ impl Names {
         let _ = tokio::time::timeout(FIRST_ANSWER, all_answered).await;
     }
 
-    /// A snapshot with the backends of each name of its that has none yet and was answered.
+    /// The snapshot, with the backends of each of its names that was answered and has none yet.
     pub fn populated(&self, snapshot: Arc<Snapshot>) -> Arc<Snapshot> {
         let mut populated = snapshot.clone();
         for (index, pool) in snapshot.pools.iter().enumerate() {
@@ -270,7 +272,7 @@ impl Names {
         populated
     }
 
-    /// What a name that has no members yet stands for.
+    /// The addresses of a name that has no members yet.
     fn wanted(&self, group: &Group) -> Vec<Wanted> {
         let table = lock(&self.table);
         let most = table.settings.config.max_members;
@@ -278,8 +280,8 @@ impl Names {
         heard.and_then(|heard| lock(&heard).wanted(&[], most, &self.counts)).unwrap_or_default()
     }
 
-    /// Has the last answers for the names of a pool, or of each without one, looked at again: what the pool
-    /// had for another reason it may have no more.
+    /// Looks again at the last answers for the names of a pool, or of all pools: the pool may no longer have,
+    /// for another reason, a backend that a name also has.
     pub fn look_again(&self, pool: Option<&str>) {
         let table = lock(&self.table);
         for group in table.many.keys().filter(|group| pool.is_none_or(|pool| group.pool == pool)) {
@@ -294,8 +296,8 @@ impl Names {
         table.many.get(group).is_some_and(|followed| lock(&followed.shared).has(address))
     }
 
-    /// What is to be done about the members of a name, after an answer that nobody has compared yet, or once
-    /// the pool has become another one. At `others` the pool has backends for another reason.
+    /// The changes to make to the members of a name, after an answer that was not compared yet, or when the
+    /// pool was replaced. At `others` the pool has backends for another reason.
     pub fn compare(
         &self,
         group: &Group,
@@ -316,13 +318,13 @@ impl Names {
         lock(&followed.shared).gone(members, patience, now)
     }
 
-    /// Names being resolved, each of one backend.
+    /// Number of names that stand for one backend each.
     #[cfg(test)]
     pub fn count(&self) -> usize {
         lock(&self.table).ones.len()
     }
 
-    /// Why the name has no new address: the last look-up's error.
+    /// The error of the last look-up for the name; `None` if it succeeded.
     pub fn error(&self, name: &str) -> Option<String> {
         let table = lock(&self.table);
         table.ones.get(name).and_then(|known| lock(&known.shared).error.clone())
@@ -351,7 +353,7 @@ pub fn is_of(backend: &Backend, group: &Group) -> bool {
     matches!(&backend.origin, Origin::Name(name) if **name == *group.name)
 }
 
-/// A backend as the config would say it; `None` where the pool has it already, or the name no more.
+/// A backend in the form of a config; `None` if the pool already has it, or no longer has the name.
 pub fn config_of(pool: &Pool, group: &Group, wanted: &Wanted) -> Option<weir_config::Backend> {
     let address = wanted.address.to_string();
     let configured = pool.configured.backends.iter().find(|it| it.is_group() && it.address == group.name)?;

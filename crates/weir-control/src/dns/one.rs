@@ -1,4 +1,4 @@
-//! Names of which each backend is at one address: the one in use for as long as the answer holds it, or the
+//! Names whose backends each have one address: the current one as long as the answer has it, otherwise the
 //! first.
 
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use super::settings::{Counts, Settings, tell_refused};
 use crate::events::{Bus, What};
 use crate::lock;
 
-/// Addresses of one answer that are looked at; a name with a thousand is somebody's mistake or attack (H5).
+/// Most addresses of one answer that are considered; a name with a thousand is a mistake or an attack (H5).
 const ADDRESSES: usize = 64;
 
 /// A backend, and the pool it belongs to.
@@ -25,7 +25,7 @@ pub struct Member {
     pub backend: Arc<Backend>,
 }
 
-/// Backends whose address has become another.
+/// Backends whose address has changed.
 #[derive(Default)]
 pub struct Moved {
     members: Mutex<Vec<Member>>,
@@ -33,7 +33,7 @@ pub struct Moved {
 }
 
 impl Moved {
-    /// Waits for some, and gives all there are.
+    /// Waits until there are some, and returns all of them.
     pub async fn next(&self) -> Vec<Member> {
         self.arrived.notified().await;
         std::mem::take(&mut *lock(&self.members))
@@ -45,38 +45,38 @@ impl Moved {
     }
 }
 
-/// What is known of a name.
+/// What is known about a name.
 #[derive(Default)]
 pub(super) struct Known {
     address: Option<SocketAddr>,
-    /// What there is to choose from, where there is a choice.
+    /// The addresses to choose from, if there are several.
     choice: Option<Arc<Choice>>,
     pub error: Option<String>,
     pub members: Vec<Member>,
-    /// Addresses of the last answer that may not be used (count).
+    /// Addresses in the last answer that are not allowed (count).
     refused_count: usize,
 }
 
 impl Known {
-    /// Of members who may know an address from the process before.
+    /// For members that may know an address from the previous process.
     pub fn of(members: Vec<Member>) -> Known {
         let address = members.iter().find_map(|member| member.backend.resolved.address());
         Known { members, address, ..Known::default() }
     }
 
-    /// Forgets an address that an answer may not hold any more.
+    /// Drops an address that is no longer allowed.
     pub fn restrict(&mut self, dns: &Dns) {
         if self.address.is_some_and(|address| !dns.allows(address.ip())) {
             self.address = None;
             self.members.iter().for_each(|member| member.backend.resolved.forget());
         }
-        // The next answer says what there is.
+        // The next answer provides the addresses.
         self.choice = None;
         self.offer();
     }
 
-    /// Takes addresses of an answer to choose from when the one in use does not accept, and the time until
-    /// then; gives whether that is news.
+    /// Stores the addresses of an answer, to try if the current one does not accept connections, and the
+    /// pause before the next one is tried; returns whether they differ from before.
     pub fn choose_among(&mut self, answer: &[SocketAddr], pause: Duration) -> bool {
         let mut addresses = answer[..answer.len().min(ADDRESSES)].to_vec();
         addresses.sort_unstable();
@@ -91,8 +91,8 @@ impl Known {
         resolved.fold(false, |is_new, it| it.set_choice(self.choice.clone()) | is_new)
     }
 
-    /// The address in use did not accept, and another did: that one is in use from now on. False where
-    /// it is already, or the name has it no more.
+    /// The current address did not accept a connection, and another did: uses that one from now on. False if
+    /// it is already in use, or no longer belongs to the name.
     pub fn settle(&mut self, first: SocketAddr, address: SocketAddr) -> bool {
         let has_it = self.choice.as_ref().is_some_and(|choice| choice.addresses.contains(&address));
         if self.address != Some(first) || !has_it {
@@ -116,15 +116,15 @@ impl Known {
         resolved.filter(|it| it.address() != Some(address)).for_each(|it| it.set(address));
     }
 
-    /// Whether an answer with these addresses says what there is; one that `is_partial` has nothing of one
-    /// family, and says nothing where the address in use is of it.
+    /// Whether an answer with these addresses is conclusive: one that `is_partial` has no addresses of one
+    /// family, and says nothing about a current address of that family.
     fn is_told_by(&self, addresses: &[SocketAddr], is_partial: bool) -> bool {
         let is_missing = |in_use: SocketAddr| addresses.iter().all(|it| it.is_ipv4() != in_use.is_ipv4());
         !(addresses.is_empty() || is_partial && self.address.is_some_and(is_missing))
     }
 
-    /// Takes an answer; gives the new address if it is another. One that
-    /// `is_partial` has nothing of one family, and says nothing of an address in use that is of it.
+    /// Handles an answer; returns the new address if it changes. An answer that `is_partial` has no addresses
+    /// of one family, and says nothing about a current address of that family.
     pub fn take(&mut self, answer: Result<Vec<SocketAddr>, String>, is_partial: bool) -> Option<SocketAddr> {
         let chosen = match (answer, self.address) {
             (Ok(addresses), Some(in_use))
@@ -153,14 +153,14 @@ impl Known {
     }
 }
 
-/// The address in use stays as long as the answer holds it: resolvers rotate their answers, and following
-/// that would move connections for nothing. Otherwise the first, which is the system's preference (RFC 6724).
+/// The current address, as long as the answer has it: resolvers rotate their answers, and following that
+/// would move connections for no reason. Otherwise the first, which the system prefers (RFC 6724).
 fn choose(in_use: Option<SocketAddr>, answer: &[SocketAddr]) -> Option<SocketAddr> {
     let answer = &answer[..answer.len().min(ADDRESSES)];
     in_use.filter(|address| answer.contains(address)).or_else(|| answer.first().copied())
 }
 
-/// What a follower is given.
+/// What the task for a name needs.
 pub(super) struct Following {
     pub name: String,
     pub known: Arc<Mutex<Known>>,
@@ -170,7 +170,7 @@ pub(super) struct Following {
     pub bus: Arc<Bus>,
 }
 
-/// Follows one name until aborted.
+/// Resolves one name repeatedly until aborted.
 pub(super) async fn follow(following: Arc<Following>, answered: Arc<watch::Sender<bool>>) {
     let Following { name, known, settings, counts, moved, bus } = &*following;
     loop {

@@ -1,4 +1,4 @@
-//! What `[dns]` of the config says, in terms of look-ups; and what is counted of them.
+//! The `[dns]` settings of the config, and counters of look-ups.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,10 +8,10 @@ use weir_config::{Dns, NameServer};
 
 use super::ask::{Found, Resolver, Servers};
 
-/// Between two look-ups of one name where nobody says how long an answer lasts: drawn anew each time, so that
-/// names do not end up asking together.
+/// Interval between two look-ups of a name if answers have no TTL: drawn each time, so that look-ups of
+/// different names spread out.
 const EVERY_MS: std::ops::RangeInclusive<u64> = 5_000..=10_000;
-/// Before the next try while a name has never been resolved.
+/// Pause before the next look-up of a name that was never resolved.
 const UNRESOLVED_RETRY: Duration = Duration::from_secs(1);
 
 /// How names are resolved.
@@ -39,13 +39,13 @@ impl Settings {
         Settings { config: config.clone(), resolver: Resolver::new(servers, config.timeout) }
     }
 
-    /// The addresses of a host that may be used, and what else its answer says.
+    /// The allowed addresses of a host, with the other facts from the answer.
     async fn addresses_of_host(&self, host: &str, counts: &Counts) -> Result<Found, String> {
         self.usable(self.resolver.addresses(host).await, counts)
     }
 
-    /// The same of a host that a record of a service names: those who said so are asked, so that no search
-    /// domain makes another of it, and one that is gone is told from one that could not be asked about.
+    /// The same for a host named in an SRV record. It asks the name servers that returned the record, so that
+    /// no search domain applies, and a host that does not exist is distinguished from a failed look-up.
     pub async fn addresses_of_target(&self, host: &str, counts: &Counts) -> Result<Found, String> {
         self.usable(self.resolver.addresses_by_servers(host).await, counts)
     }
@@ -60,7 +60,7 @@ impl Settings {
         Ok(found)
     }
 
-    /// The same of `host:port`, with the port.
+    /// The same for `host:port`, with the port.
     pub async fn addresses_of(
         &self,
         name: &str,
@@ -73,7 +73,7 @@ impl Settings {
         Ok((addresses, found))
     }
 
-    /// How long to wait before the next look-up. `ttl` is what the answer said; `None` where nobody knows.
+    /// How long to wait before the next look-up. `ttl` is that of the answer; `None` if there is none.
     pub fn pause(&self, ttl: Option<Duration>, is_resolved: bool) -> Duration {
         let (least, most) = (self.config.min_ttl, self.config.max_ttl);
         match ttl {
@@ -84,8 +84,7 @@ impl Settings {
     }
 }
 
-/// Says that an answer for a name holds addresses that may not be used, where it held another number of them
-/// before.
+/// Logs that an answer for a name has addresses that are not allowed, if their number has changed.
 pub(super) fn tell_refused(name: &str, count: usize, before: &mut usize) {
     if std::mem::replace(before, count) != count && count > 0 {
         tracing::warn!(name, count, "the answer holds addresses that may not be used (dns.allow_address)");
@@ -98,18 +97,18 @@ fn jittered() -> Duration {
     Duration::from_millis(EVERY_MS.start() + RandomState::new().hash_one(0u8) % (span + 1))
 }
 
-/// What became of look-ups, over all names (counts).
+/// Results of look-ups, for all names (counts).
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// Answers with an address that may be used.
+    /// Answers with an allowed address.
     pub good: AtomicU64,
-    /// Answers without one: there is none, or no such name, or none that `allow_address` lets in.
+    /// Answers without one: there is no address, the name does not exist, or `allow_address` permits none.
     pub empty: AtomicU64,
     /// Look-ups without an answer.
     pub failed: AtomicU64,
-    /// Addresses that `allow_address` did not let in.
+    /// Addresses that `allow_address` does not permit.
     pub refused: AtomicU64,
-    /// Times that another address of a name came into use because the one before did not accept.
+    /// How often a name changed to another address because the current one did not accept connections.
     pub other_address: AtomicU64,
     /// Addresses beyond `max_members`.
     pub left_out: AtomicU64,

@@ -1,7 +1,7 @@
-//! Agents: a program beside each backend that says in a line how much work it wants.
+//! Agents: a program beside each backend that reports in one line how much work the backend can take.
 //!
-//! The words are those of HAProxy's `agent-check`, so that its agents serve here as they are. An agent that
-//! cannot be asked says nothing: whether its backend is well is the probes' matter.
+//! The words are those of HAProxy's `agent-check`, so that its agents can be used unchanged. An agent that
+//! can't be reached has no effect: probes determine whether its backend is up.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -26,23 +26,23 @@ use crate::lock;
 use crate::tasks;
 use crate::timestamp::Timestamp;
 
-/// Most of an answer that is read, in bytes; the guide says so.
+/// Most bytes of an answer that are read; the guide says so.
 const ANSWER_BYTES: usize = 1024;
 
-/// What is known of a backend's agent.
+/// What is known about a backend's agent.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct AgentFindings {
-    /// What holds by its word: `up, ready, 50 % of its weight`.
+    /// What its words have set: `up, ready, 50 % of its weight`.
     pub says: String,
-    /// What was asked of it, newest first.
+    /// Its recent answers, newest first.
     pub history: Vec<Probed>,
     /// Answers so far.
     pub good_count: u64,
-    /// Questions so far that came to nothing.
+    /// Failed questions so far.
     pub bad_count: u64,
 }
 
-/// All that ask agents.
+/// The tasks that ask agents.
 #[derive(Default)]
 pub(super) struct Agents(Mutex<HashMap<usize, Asker>>);
 
@@ -75,7 +75,7 @@ impl Drop for Asker {
 }
 
 impl Agents {
-    /// Asks the agents of this snapshot and no others. Must be called on the control runtime.
+    /// Asks the agents in this snapshot and no others. Must be called on the control runtime.
     pub fn adopt(&self, snapshot: &Snapshot, tidings: &Arc<Tidings>) {
         let mut before = std::mem::take(&mut *lock(&self.0));
         for pool in &snapshot.pools {
@@ -89,7 +89,7 @@ impl Agents {
         before.into_values().for_each(|gone| gone.silence());
     }
 
-    /// Asks the agent of a backend, where its pool has agents. The pool is to be refreshed.
+    /// Asks the agent of a backend, if its pool has agents. The caller must refresh the pool.
     pub fn add(&self, pool: &Pool, backend: &Arc<Backend>, tidings: &Arc<Tidings>) {
         let mut askers = lock(&self.0);
         let Some(agent) = &pool.config.health.agent else {
@@ -123,12 +123,12 @@ impl Agents {
         askers.insert(id(backend), Asker { manner, member, notes, task });
     }
 
-    /// Asks no more for a backend that is no longer in its pool.
+    /// Stops asking for a backend that was removed from its pool.
     pub fn remove(&self, backend: &Backend) {
         lock(&self.0).remove(&id(backend));
     }
 
-    /// What is known of a backend's agent; `None` where it has none.
+    /// What is known about a backend's agent; `None` if it has none.
     pub fn findings(&self, backend: &Backend) -> Option<AgentFindings> {
         let askers = lock(&self.0);
         let notes = lock(&askers.get(&id(backend))?.notes);
@@ -142,7 +142,7 @@ impl Agents {
 }
 
 impl Asker {
-    /// Nobody asks any more, so nothing it has said holds any more.
+    /// The agent is no longer asked, so its words no longer apply.
     fn silence(self) {
         self.member.backend.balance.set_agent(&AgentSays::default(), clock::now());
     }
@@ -180,7 +180,7 @@ async fn ask_for_ever(manner: Manner, member: Member, notes: Arc<Mutex<Notes>>, 
     }
 }
 
-/// Puts in force what an agent says, and tells it where it is news.
+/// Applies an agent's words, and reports them if they have changed.
 fn apply(says: &AgentSays, words: &str, member: &Member, tidings: &Tidings) {
     let (balance, now) = (&member.backend.balance, clock::now());
     let (before, was_up) = (balance.agent(), balance.is_up());
@@ -204,7 +204,7 @@ fn apply(says: &AgentSays, words: &str, member: &Member, tidings: &Tidings) {
     }
 }
 
-/// Asks once; the first line of the answer, without its end.
+/// Asks once; returns the first line of the answer without its line end.
 async fn ask(manner: &Manner, backend: &Backend) -> Result<Vec<u8>, String> {
     let address = backend.resolved.address().ok_or("its name has not been resolved")?;
     let Manner { agent, local_end, .. } = manner;
@@ -230,13 +230,13 @@ async fn ask(manner: &Manner, backend: &Backend) -> Result<Vec<u8>, String> {
     }
 }
 
-/// What holds once an agent has said `line`, and its words for people.
+/// What applies after an agent has sent `line`, and its words in readable form.
 ///
-/// Words are parted by spaces, tabs and commas, and understood in any case; what comes behind `#` explains.
-/// What no word speaks of stays as it was. Words that mean nothing here are passed over.
+/// Words are separated by spaces, tabs and commas, and are case-insensitive; the text after `#` is an
+/// explanation. What no word mentions stays unchanged. Unknown words are ignored.
 ///
 /// # Errors
-/// No word means anything; says what came.
+/// No word is known; contains the line.
 fn read(line: &[u8], before: AgentSays) -> Result<(AgentSays, String), String> {
     let text = String::from_utf8_lossy(line);
     let (mut says, mut is_understood) = (before, false);
@@ -250,7 +250,7 @@ fn read(line: &[u8], before: AgentSays) -> Result<(AgentSays, String), String> {
     }
 }
 
-/// Takes one word; whether it means anything.
+/// Applies one word; returns whether it is known.
 fn take_word(word: &str, says: &mut AgentSays) -> bool {
     match word {
         "up" => says.is_down = false,
@@ -263,7 +263,7 @@ fn take_word(word: &str, says: &mut AgentSays) -> bool {
             let limit = word.strip_prefix("maxconn:").and_then(|limit| limit.parse::<u32>().ok());
             match (percent, limit) {
                 (Some(percent), _) => says.weight_percent = percent.min(AgentSays::MOST_PERCENT),
-                // 0 is "no limit" to those who write it.
+                // Agents use 0 for "no limit".
                 (_, Some(limit)) => says.max_connections = Some(limit).filter(|limit| *limit > 0),
                 _ => return false,
             }

@@ -1,8 +1,8 @@
-//! Active health: who is probed, what came of it, and who is told.
+//! Active health checks: which backends are probed, the results, and who is notified.
 //!
-//! One prober per target (check and socket address) and pace, however many pools and backends use it. Probers
-//! are kept across reloads: one whose check did not change goes on as if nothing had happened. A backend that
-//! comes or goes concerns its own prober only.
+//! There is one prober per target (check and socket address) and pace, however many pools and backends use
+//! it. Probers are kept across reloads: one whose check has not changed continues undisturbed. Adding or
+//! removing a backend affects only its own prober.
 
 mod agent;
 pub mod probe;
@@ -45,10 +45,10 @@ use tidings::Tidings;
 pub use agent::AgentFindings;
 pub use tidings::Fallen;
 
-/// Results kept per target.
+/// Number of results kept per target.
 const HISTORY: usize = 10;
 
-/// First probes are spread over the interval, but no longer than this: nobody wants to wait for a verdict
+/// First probes are spread over the interval, but no longer than this, so that a verdict does not take long
 /// after a start.
 const LONGEST_SPREAD: Duration = Duration::from_millis(500);
 
@@ -63,11 +63,11 @@ pub struct Board {
 #[derive(Default)]
 struct Table {
     probers: HashMap<Arc<Key>, Prober>,
-    /// What is probed for each backend, by [`id`].
+    /// The target for each backend, by [`id`].
     of_backends: HashMap<usize, Arc<Key>>,
 }
 
-/// A number of a backend that is the same as long as it is in its pool.
+/// A number that identifies a backend as long as it is in its pool.
 fn id(backend: &Backend) -> usize {
     Arc::as_ptr(&backend.balance).addr()
 }
@@ -89,26 +89,26 @@ impl Drop for Prober {
     }
 }
 
-/// What a prober's task and its readers share.
+/// Shared by a prober's task and its readers.
 struct Shared {
     state: Mutex<ProbeState>,
     hasten: Notify,
-    /// Where it is asked, behind what it answered; empty where that is its own address.
+    /// Where it is probed, shown after the answer; empty if at its own address.
     asked: String,
-    /// Until then a probe is superfluous, in milliseconds of the clock; see [`Board::vouch`].
+    /// Until then no probe is needed, in milliseconds of the clock; see [`Board::vouch`].
     vouched_until_ms: AtomicU64,
 }
 
 struct ProbeState {
     machine: HealthMachine,
-    /// Whose backend it is. The pool is looked up when there is something to tell it: each change of its
-    /// backends makes another.
+    /// The backends that use it. Their pools are looked up when there is something to report, since each
+    /// change of a pool's backends makes a new pool.
     subscribers: Vec<Member>,
     history: VecDeque<Probed>,
     good_count: u64,
     bad_count: u64,
     unsent_count: u64,
-    /// Whether the last bad probe was accepted and merely not answered in time.
+    /// Whether the last bad probe was accepted and only not answered in time.
     late: bool,
 }
 
@@ -125,25 +125,25 @@ pub struct Probed {
     pub detail: String,
 }
 
-/// What is known about one backend from probes.
+/// What probes have found out about one backend.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Findings {
     /// `http`, `grpc`, `tcp`, `mysql` or `off`.
     pub check: String,
     /// Newest first.
     pub history: Vec<Probed>,
-    /// Good probes so far.
+    /// Number of good probes so far.
     pub good_count: u64,
-    /// Bad probes so far.
+    /// Number of bad probes so far.
     pub bad_count: u64,
-    /// Probes so far for which nothing was left to send them by.
+    /// Number of probes so far that could not be sent because a local resource had run out.
     #[serde(default)]
     pub unsent_count: u64,
 }
 
 impl Board {
-    /// No probers yet. `in_force` is where the pools are looked up that a verdict concerns; out of the
-    /// receiver come those whose sessions are to end. What probes find out as workers do goes to `reports`.
+    /// Without probers. `in_force` has the pools that a verdict concerns; the receiver gets the backends
+    /// whose sessions should end. What probes find out as workers do goes to `reports`.
     pub fn new(
         bus: Arc<Bus>,
         in_force: InForce,
@@ -159,19 +159,19 @@ impl Board {
         (board, fallen)
     }
 
-    /// Has backends asked at listeners' addresses from now on, where those forward to them.
+    /// Probes backends at listeners' addresses from now on, where listeners forward in that way.
     pub fn ask_by(&self, vip_probes: Arc<VipProbes>) {
         let _ = self.vip_probes.set(vip_probes);
     }
 
-    /// What is probed for a backend of a pool.
+    /// The target for a backend of a pool.
     fn key(&self, pool: &Pool, backend: &Backend) -> Option<Key> {
         let target = target::target(pool, backend, self.vip_probes.get())?;
         Some(Key { target, pace: Pace::of(&pool.config.health) })
     }
 
-    /// Makes the probers be what `snapshot` asks for: starts those that are missing, ends those nobody needs,
-    /// tells all others whom they work for now. Must be called on the control runtime.
+    /// Matches the probers to `snapshot`: starts missing ones, ends those that are no longer used, and sets
+    /// the backends of all others. Must be called on the control runtime.
     #[allow(clippy::mutable_key_type, reason = "a key is compared by digest and name, which never change")]
     pub fn adopt(&self, snapshot: &Snapshot) {
         let now = clock::now();
@@ -200,8 +200,8 @@ impl Board {
         }
     }
 
-    /// Probes a backend that has come into its pool; takes over what is known of it already. The pool is to
-    /// be refreshed.
+    /// Probes a backend that was added to its pool; applies what is already known about its target. The
+    /// caller must refresh the pool.
     pub fn add(&self, pool: &Pool, backend: &Arc<Backend>) {
         let subscriber = Member { pool: pool.config.name.clone(), backend: backend.clone() };
         self.settle_name(&subscriber);
@@ -212,7 +212,7 @@ impl Board {
         self.agents.add(pool, backend, &self.tidings);
     }
 
-    /// Ends what is done for a backend that is no longer in its pool.
+    /// Ends what is done for a backend that was removed from its pool.
     pub fn remove(&self, backend: &Backend) {
         self.agents.remove(backend);
         self.remove_prober(backend);
@@ -227,7 +227,7 @@ impl Board {
         }
     }
 
-    /// The address of a backend has become another: what is probed for it becomes another, too.
+    /// The address of a backend has changed, so its target changes too.
     pub fn follow_address(&self, pool: &Pool, backend: &Arc<Backend>) {
         let probed = lock(&self.table).of_backends.get(&id(backend)).cloned();
         if probed.is_none() || probed.as_deref() != self.key(pool, backend).as_ref() {
@@ -237,8 +237,8 @@ impl Board {
         pool.refresh(clock::now());
     }
 
-    /// Has `subscribers`, of whom the first is in `pool`, told what comes of a target, beside those who are
-    /// already or, with `alone`, instead of them.
+    /// Reports the results of a target to `subscribers`, the first of which is in `pool`, in addition to the
+    /// existing ones or, with `alone`, instead of them.
     fn subscribe(&self, table: &mut Table, key: Key, pool: &Pool, subscribers: Vec<Member>, alone: bool) {
         let now = clock::now();
         let key = table.probers.get_key_value(&key).map_or_else(|| Arc::new(key), |(key, _)| key.clone());
@@ -254,24 +254,24 @@ impl Board {
         }
     }
 
-    /// The prober of a backend; `None` when it is not probed.
+    /// The prober of a backend; `None` if it is not probed.
     fn prober_of(&self, backend: &Backend) -> Option<Arc<Shared>> {
         let table = lock(&self.table);
         table.probers.get(table.of_backends.get(&id(backend))?).map(|prober| prober.shared.clone())
     }
 
-    /// Real traffic failed on this backend: asks now rather than at the next turn.
+    /// Real traffic failed on this backend: probes it now instead of when it is due.
     pub fn hasten(&self, backend: &Backend) {
         if let Some(prober) = self.prober_of(backend) {
             prober.hasten.notify_one();
         }
     }
 
-    /// The watch of its cluster has had an answer from a backend, which is good for its probes `until` then:
-    /// whoever lets the same account in and answers a question of it answers a login, too, and a login costs
-    /// a server six times as much. So the probes of a watched member are the watch's answers, and only when
-    /// those fail does a probe log in and say why. `is_back` says that there was no answer before: a probe is
-    /// due now.
+    /// The watch of its cluster has had an answer from a backend, which counts as a good probe `until` then:
+    /// a server that lets the same account in and answers its query would also answer a login, and a login
+    /// costs a server six times as much. So for a watched member the watch's answers replace probes, and only
+    /// if those fail does a probe log in and find out why. `is_back` means that there was no answer before: a
+    /// probe is due now.
     pub fn vouch(&self, backend: &Backend, until: Duration, is_back: bool) {
         let probed = {
             let table = lock(&self.table);
@@ -288,7 +288,7 @@ impl Board {
         }
     }
 
-    /// What probes found out about a backend.
+    /// What probes have found out about a backend.
     pub fn findings(&self, pool: &Pool, backend: &Backend) -> Findings {
         let check = pool.config.health.check.word().to_owned();
         let mut findings = Findings { check, ..Findings::default() };
@@ -302,12 +302,12 @@ impl Board {
         findings
     }
 
-    /// What is known of a backend's agent; `None` where it has none.
+    /// What is known about a backend's agent; `None` if it has none.
     pub fn agent_findings(&self, backend: &Backend) -> Option<AgentFindings> {
         self.agents.findings(backend)
     }
 
-    /// Sees to it that no worker is given a backend as up whose name stands for no address.
+    /// Makes sure that no backend whose name has no address counts as up.
     pub fn settle_names(&self, snapshot: &Snapshot) {
         for pool in &snapshot.pools {
             for backend in &pool.backends {
@@ -317,23 +317,23 @@ impl Board {
         }
     }
 
-    /// As [`Self::settle_names`], for one backend; its pool is to be refreshed.
+    /// As [`Self::settle_names`], for one backend; the caller must refresh its pool.
     pub fn settle_name_of(&self, pool: &Pool, backend: &Arc<Backend>) {
         self.settle_name(&Member { pool: pool.config.name.clone(), backend: backend.clone() });
     }
 
-    /// While its name stands for no address nothing could connect to a backend, so it is down; from the first
-    /// address on it is taken to be up until a probe says otherwise, as a backend is that is given by
+    /// As long as its name has no address a backend is down, since nothing could connect to it. From the
+    /// first address on it is assumed to be up until a probe says otherwise, like a backend that is given by
     /// address.
     fn settle_name(&self, subscriber: &Member) {
         let backend = &subscriber.backend;
-        // One that came by a name has its address, and is not taken to be up for that.
+        // A backend discovered through a name has its address, and is not assumed to be up because of that.
         let resolved = backend.resolved.is_known();
         if matches!(backend.origin, Origin::Name(_)) || backend.balance.is_assumed_up() == resolved {
             return;
         }
         if !resolved {
-            // What probes found out was about an address that it has no more.
+            // What probes found out concerned an address that it no longer has.
             backend.balance.set_health(Health::Unknown, clock::now());
         }
         backend.balance.assume_up(resolved);
@@ -344,7 +344,7 @@ impl Board {
         }
     }
 
-    /// A backend that is not probed is up, once its name stands for an address.
+    /// A backend that is not probed is up once its name has an address.
     fn settle_unprobed(&self, subscriber: &Member, now: Duration) {
         let backend = &subscriber.backend;
         if !backend.resolved.is_known() || backend.balance.health() == Health::Up {
@@ -385,7 +385,7 @@ impl Board {
     }
 }
 
-/// A prober's life, whose first probe starts at `first`.
+/// The task of a prober, whose first probe starts at `first`.
 async fn run(key: Arc<Key>, first: Duration, shared: Arc<Shared>, tidings: Arc<Tidings>) {
     let mut schedule = Schedule::new(key.pace, first);
     let mut probes = JoinSet::new();
@@ -408,8 +408,7 @@ async fn run(key: Arc<Key>, first: Duration, shared: Arc<Shared>, tidings: Arc<T
             }
             Due::Wait(until) => tokio::select! {
                 Some(ended) = probes.join_next() => {
-                    // A probe that ends by a panic has no result, and the schedule would wait for it for
-                    // ever.
+                    // A probe that panics has no result, for which the schedule would wait for ever.
                     let (number, (result, other), took) =
                         ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
                     if let Some(other) = other {
@@ -441,8 +440,8 @@ impl Shared {
         u128::from(self.vouched_until_ms.load(Ordering::Relaxed)) > now.as_millis()
     }
 
-    /// Works for these, too, or for these `alone`; who is new learns what is known already. Their pools are
-    /// to be refreshed.
+    /// Adds these subscribers, or replaces all by these if `alone`; new ones get what is already known. The
+    /// caller must refresh their pools.
     fn serve(&self, subscribers: Vec<Member>, alone: bool, now: Duration) {
         let mut state = lock(&self.state);
         let known = state.machine.state();
@@ -458,14 +457,14 @@ impl Shared {
         state.subscribers.extend(subscribers);
     }
 
-    /// No longer works for this backend; gives whether there are others.
+    /// Removes this backend; returns whether there are other subscribers.
     fn leave(&self, backend: &Backend) -> bool {
         let subscribers = &mut lock(&self.state).subscribers;
         subscribers.retain(|subscriber| id(&subscriber.backend) != id(backend));
         !subscribers.is_empty()
     }
 
-    /// Tells that another address of a name accepted than the one in use.
+    /// Reports that another address of a name than the current one accepted.
     fn tell_other(&self, accepted: SocketAddr, tidings: &Tidings) {
         for subscriber in &lock(&self.state).subscribers {
             if let Some(first) = subscriber.backend.resolved.address() {
@@ -475,7 +474,7 @@ impl Shared {
         }
     }
 
-    /// Takes the result of one probe and tells everybody concerned when it changes the verdict.
+    /// Handles the result of one probe, and notifies the subscribers if it changes the verdict.
     fn take(&self, result: Result<Answer, Failure>, took: Duration, tidings: &Tidings) {
         let good = result.is_ok();
         let late = result.as_ref().is_err_and(Failure::is_unanswered);
@@ -510,7 +509,7 @@ impl Shared {
         });
         let now = clock::now();
         if !good && state.late != late {
-            // It is down for another reason now, which may decide whether it is tried all the same.
+            // It is now down for another reason, which may affect whether it is used as a last resort.
             state.late = late;
             for subscriber in &state.subscribers {
                 subscriber.backend.balance.set_late(late);
@@ -525,7 +524,7 @@ impl Shared {
                 true => tidings.fell(subscriber, now),
                 false => drop(tidings.refresh(subscriber, now)),
             }
-            // The first good answer of a backend that was taken to be up is no news.
+            // The first good answer of a backend that was assumed to be up is not reported.
             if before != to && !(from == Health::Unknown && to == Health::Up && before != Health::Down) {
                 tidings.tell(subscriber, to, &detail);
             }

@@ -1,6 +1,6 @@
-//! One health probe: connect, and then what the check says. `probe_http`, `probe_h2`, `probe_grpc`,
-//! `probe_tcp` and `probe_mysql` say how, `probe_vip` at which addresses. Never more than some KiB, never
-//! longer than its limit.
+//! One health probe: connects, and then does what the check requires. `probe_http`, `probe_h2`, `probe_grpc`,
+//! `probe_tcp` and `probe_mysql` implement the checks, and `probe_vip` the choice of addresses. A probe never
+//! takes more than some KiB, nor longer than its limit.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -27,28 +27,28 @@ use super::{probe_grpc, probe_h2, probe_http, probe_mysql, probe_tcp};
 use crate::cluster::client::LoginAs;
 use crate::kernel::{NotAsked, PassingProbe};
 
-/// Most of what came that is shown, in bytes.
+/// Most received bytes that are shown.
 const SHOWN_BYTES: usize = 80;
 
-/// How probes name themselves.
+/// The user agent of probes.
 pub const USER_AGENT: &str = concat!("weir-health/", env!("CARGO_PKG_VERSION"));
 
 /// What is probed, and how.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
-    /// Where.
+    /// The address.
     pub at: At,
-    /// Where else, when nobody accepts there.
+    /// Other addresses to try if that one does not accept.
     pub choice: Option<Arc<Choice>>,
-    /// Where it leaves from.
+    /// The source of the connection.
     pub local_end: LocalEnd,
-    /// TLS; for a mere connect its handshake is part of the question.
+    /// TLS; for a check that only connects, the handshake is part of it.
     pub tls: Option<Secured>,
     /// PROXY protocol header that the backend expects before anything else.
     pub send_proxy: Option<ProxyVersion>,
-    /// What is asked.
+    /// The check to make.
     pub question: Question,
-    /// At which addresses of listeners, which the backend has, rather than at its own.
+    /// The listeners' addresses at which to probe, instead of at the backend's own.
     pub at_vips: Option<AskedAtVips>,
 }
 
@@ -61,7 +61,7 @@ impl Target {
     }
 }
 
-/// What TLS is spoken with; the same as another that says the same to the backend.
+/// TLS settings; equal if they have the same effect on the backend.
 #[derive(Clone, Debug)]
 pub struct Secured(pub BackendTls);
 
@@ -79,8 +79,8 @@ impl Hash for Secured {
     }
 }
 
-/// The announcement in a version of the PROXY protocol: a probe speaks for itself, so v1 says UNKNOWN
-/// (section 2.1 of its specification) and v2 says LOCAL (section 2.2), with length 0.
+/// The PROXY header in each version: a probe has no client, so v1 has UNKNOWN (section 2.1 of the
+/// specification) and v2 has LOCAL (section 2.2), with length 0.
 pub(crate) fn announcement(version: ProxyVersion) -> &'static [u8] {
     match version {
         ProxyVersion::V1 => b"PROXY UNKNOWN\r\n",
@@ -88,7 +88,7 @@ pub(crate) fn announcement(version: ProxyVersion) -> &'static [u8] {
     }
 }
 
-/// An account that a probe logs in as.
+/// An account with which a probe logs in.
 #[derive(Clone, Debug)]
 pub struct LoginAccount(pub Arc<OwnAccount>);
 
@@ -106,117 +106,117 @@ impl Hash for LoginAccount {
     }
 }
 
-/// What a probe asks.
+/// The check of a probe.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Question {
     /// Does it accept a connection?
     Connect,
-    /// Does it say what it should in this conversation?
+    /// Does it answer as expected in this conversation?
     Talk(Vec<Step>),
-    /// Does it answer a MySQL login, within TLS where the pool has that?
+    /// Does it answer a MySQL login, within TLS if the pool uses it?
     Login {
-        /// Weir's own; without one, as nobody whom it knows.
+        /// Weir's own account; without one, a user whom no server knows.
         account: Option<LoginAccount>,
-        /// Whether a server that offers no TLS is down, where the pool has TLS.
+        /// Whether a server that offers no TLS counts as down, if the pool uses TLS.
         requires_tls: bool,
     },
-    /// Does it answer a request with a good status, and a good body?
+    /// Does it answer a request with an expected status and body?
     Http {
-        /// The request, with its host, and what is good.
+        /// The request, with its host, and the expected answer.
         probe: HttpProbe,
-        /// In the version that exchanges with this backend are in.
+        /// The HTTP version that exchanges with this backend use.
         protocol: PoolProtocol,
     },
-    /// Does it say by gRPC's health protocol that it serves?
+    /// Does it report by gRPC's health protocol that it serves?
     Grpc(GrpcProbe),
 }
 
 impl Question {
-    /// Whether HTTP/2 is spoken to ask it; over TLS both sides agree on that first.
+    /// Whether the check uses HTTP/2; over TLS that is first negotiated.
     fn is_in_h2(&self) -> bool {
         matches!(self, Question::Http { protocol: PoolProtocol::H2, .. } | Question::Grpc(_))
     }
 }
 
-/// What a good probe got.
+/// The result of a good probe.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Answer {
     /// A connection.
     Accepted,
-    /// All that was waited for, in so many steps.
+    /// All expected texts, in this number of steps.
     Told(usize),
-    /// What the watch of its cluster has just got; no probe was sent.
+    /// An answer that the watch of its cluster has just had; no probe was sent.
     Watched,
-    /// A status that is expected, with a body that is.
+    /// An expected status, with an expected body.
     Status(u16),
     /// SERVING.
     Serving,
-    /// A login's answer; what the server said of itself.
+    /// The answer to a login; what the server said about itself.
     Greeted(ServerFacts),
 }
 
-/// How far a probe has come, for whoever ends it.
+/// How far a probe has got, for whatever ends it.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// Whether the connection has come about.
+    /// Whether the connection was established.
     pub connected: bool,
-    /// The other address that accepted it, where it was another.
+    /// The address of the name that accepted it, if not the current one.
     pub other: Option<SocketAddr>,
-    /// What has come of an answer that is not whole.
+    /// The received part of an incomplete answer.
     pub came: Vec<u8>,
-    /// What is still expected in it, for people; `None` before something of an answer is waited for.
+    /// What is still expected in it, in readable form; `None` before any answer is waited for.
     pub expected: Option<String>,
 }
 
 /// Why a probe was bad.
 #[derive(Debug)]
 pub enum Failure {
-    /// No connection came about.
+    /// The connection could not be established.
     Connect(io::Error),
-    /// No TLS came about.
+    /// TLS could not be established.
     Tls(String),
     /// The connection broke.
     Broken(io::Error),
-    /// No whole answer in time.
+    /// There was no complete answer in time.
     TimedOut {
-        /// How long it had.
+        /// The time limit.
         after: Duration,
-        /// Whether the connection had come about.
+        /// Whether the connection was established.
         connected: bool,
     },
     /// The backend closed before a status line.
     ClosedEarly,
-    /// What came was no HTTP/1 status line; its first bytes.
+    /// The answer was not an HTTP/1 status line; its first bytes.
     NotHttp(Vec<u8>),
-    /// What came was no MySQL.
+    /// The answer was not MySQL's protocol.
     NotMysql(String),
     /// The server refuses logins: its error, with number and text.
     Refused(String),
-    /// What came was no HTTP/2.
+    /// The answer was not HTTP/2.
     NotHttp2(String),
-    /// Exchanges could not use such an answer; says what was found and expected.
+    /// Such an answer would be unusable in exchanges; says what was found and expected.
     Unusable(String),
-    /// The answer's status is not one of the expected.
+    /// The answer's status is not one of those expected.
     Status {
-        /// What it said.
+        /// The status.
         status: u16,
-        /// What was expected, as ranges.
+        /// The expected ones, as ranges.
         expected: String,
-        /// What of the body came with it; may be empty.
+        /// The part of the body received with it; may be empty.
         came: Vec<u8>,
     },
-    /// Something else came than what was expected.
+    /// The received text is not the expected one.
     Unexpected {
-        /// What came; may be empty.
+        /// The received text; may be empty.
         came: Vec<u8>,
-        /// What was expected, in words.
+        /// The expected text, in words.
         expected: String,
-        /// Why nothing more was waited for.
+        /// Why the probe did not wait for more.
         end: End,
     },
-    /// The server says itself that it does not serve, or that it cannot say: in gRPC's words.
+    /// The server itself reports, in gRPC's words, that it does not serve, or can't tell.
     NotServing(String),
-    /// At a listener's address.
+    /// A failure at a listener's address.
     AtVip {
         /// "at VIP 192.0.2.1:80 through the tunnel".
         place: String,
@@ -225,37 +225,37 @@ pub enum Failure {
     },
 }
 
-/// Why nothing more was waited for.
+/// Why a probe did not wait for more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The answer was whole.
+    /// The answer was complete.
     Whole,
     /// The backend closed.
     Closed,
-    /// It is as much as is looked at, in bytes.
+    /// The most bytes that are searched were received.
     Enough(usize),
-    /// The time was over.
+    /// The time limit was reached.
     Late(Duration),
 }
 
 impl Failure {
-    /// What went wrong, wherever it did.
+    /// The failure itself, wherever it occurred.
     fn bare(&self) -> &Failure {
         if let Failure::AtVip { failure, .. } = self { failure.bare() } else { self }
     }
 
-    /// Whether the probe's time was over: nothing else is wrong so far.
+    /// Whether the time limit was reached, and nothing else is wrong so far.
     pub fn is_late(&self) -> bool {
         matches!(self.bare(), Failure::TimedOut { .. } | Failure::Unexpected { end: End::Late(_), .. })
     }
 
-    /// Whether it was accepted, and nothing came of an answer in its time.
+    /// Whether the connection was accepted, and no part of an answer arrived in time.
     pub fn is_unanswered(&self) -> bool {
         matches!(self.bare(), Failure::TimedOut { connected: true, .. })
     }
 
-    /// Whether nothing was sent to this target because this process, or this host, had nothing left to send
-    /// it by: that says nothing of the backend.
+    /// Whether nothing was sent to this target because this process or host had run out of something: that
+    /// says nothing about the backend.
     pub fn is_unsent(&self, target: &Target) -> bool {
         let Failure::Connect(error) = self.bare() else { return false };
         NotAsked::is_in(error)
@@ -264,7 +264,7 @@ impl Failure {
     }
 }
 
-/// What came, for people: some bytes of it, with escapes for what is not printable.
+/// The beginning of the received bytes in readable form, with escapes for what is not printable.
 pub(super) fn excerpt(came: &[u8]) -> String {
     let shown = &came[..came.len().min(SHOWN_BYTES)];
     let more = if came.len() > shown.len() { " …" } else { "" };
@@ -317,14 +317,14 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The kernel's words in lower case and without Rust's `(os error N)`.
+/// The kernel's error text in lower case, without Rust's `(os error N)`.
 pub(crate) fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_ascii_lowercase()
 }
 
-/// Probes once, at the backend's own address or by one of the ways to listeners' addresses. `other` says
-/// afterwards which other address accepted, where one did.
+/// Probes once, at the backend's own address or on a path to a listener's address. `other` is set to another
+/// address of the name that accepted, if one did.
 pub(super) async fn probe_by(
     target: &Target,
     by: Option<By<'_>>,
@@ -345,7 +345,7 @@ pub(super) async fn probe_by(
 }
 
 async fn ask(target: &Target, by: Option<By<'_>>, progress: &mut Progress) -> Result<Answer, Failure> {
-    // The connection goes its way as long as the second is there: it is dropped after it.
+    // The connection stays on its path as long as the second value exists, so that is dropped after it.
     let (mut stream, _passing) = connect(target, by, progress).await.map_err(Failure::Connect)?;
     progress.connected = true;
     if let Some(version) = target.send_proxy {
@@ -379,7 +379,7 @@ async fn ask(target: &Target, by: Option<By<'_>>, progress: &mut Progress) -> Re
     }
 }
 
-/// Connects as the data path does: where the address in use does not accept, to another of its name.
+/// Connects as the data path does: if the current address does not accept, to another one of the name.
 async fn connect(
     target: &Target,
     by: Option<By<'_>>,
@@ -402,7 +402,7 @@ async fn connect(
     Ok(connected)
 }
 
-/// As `config`, for HTTP/2 whatever the pool speaks.
+/// As `config`, but for HTTP/2, whatever the pool's protocol is.
 fn with_h2(config: &Arc<ClientConfig>) -> Arc<ClientConfig> {
     if config.alpn_protocols == [b"h2"] {
         return config.clone();
@@ -412,7 +412,7 @@ fn with_h2(config: &Arc<ClientConfig>) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-/// Puts the question on a connection that came about, of this scheme, and in HTTP/2 or not.
+/// Makes the check on an established connection with this scheme, using HTTP/2 or not.
 async fn put(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     question: &Question,
@@ -428,7 +428,7 @@ async fn put(
     }
 }
 
-/// Judges an answer's status. `came` is what has come of its body.
+/// Evaluates an answer's status. `came` is the received part of its body.
 pub(super) fn judge_status(probe: &HttpProbe, status: u16, came: &[u8]) -> Result<(), Failure> {
     if probe.expect_status.iter().any(|&(from, to)| (from..=to).contains(&status)) {
         return Ok(());

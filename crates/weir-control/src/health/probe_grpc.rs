@@ -1,4 +1,4 @@
-//! A probe by gRPC's health protocol: one call of `grpc.health.v1.Health/Check` on a connection of its own.
+//! A probe with gRPC's health protocol: one call of `grpc.health.v1.Health/Check` on its own connection.
 //!
 //! Source: the health checking protocol and "gRPC over HTTP/2" in the documents of the grpc project.
 
@@ -15,10 +15,10 @@ use super::probe_h2::{begin, beside, failed, unusable};
 /// The method that is called.
 const PATH: &str = "/grpc.health.v1.Health/Check";
 
-/// Most of an answer that is read, in bytes; it is a message of one number.
+/// Longest answer that is read, in bytes; it is a message with one number.
 const ANSWER_BYTES: usize = 4096;
 
-/// Calls, and judges the answer. `scheme` is that of the connection.
+/// Makes the call, and evaluates the answer. `scheme` is that of the connection.
 pub(super) async fn ask(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     scheme: &str,
@@ -45,7 +45,7 @@ pub(super) async fn ask(
     .await
 }
 
-/// `HealthCheckRequest { service = 1 }`, with the prefix of a message that is not compressed.
+/// `HealthCheckRequest { service = 1 }`, with the prefix of an uncompressed message.
 fn message(service: &str) -> Bytes {
     let mut text = Vec::with_capacity(service.len() + 4);
     if !service.is_empty() {
@@ -73,7 +73,7 @@ async fn judge(answer: Response<RecvStream>) -> Result<Answer, Failure> {
     if !kind.starts_with(b"application/grpc") {
         return Err(Failure::NotServing(format!("a body of type {}", probe::excerpt(&kind))));
     }
-    // An answer of nothing but trailers has them where the head is.
+    // An answer that consists only of trailers has them in place of the head.
     if let Some(error) = error_in(answer.headers()) {
         return Err(Failure::NotServing(error));
     }
@@ -101,7 +101,7 @@ async fn judge(answer: Response<RecvStream>) -> Result<Answer, Failure> {
     }
 }
 
-/// What `grpc-status` says went wrong; `None` where it says 0, or is not there.
+/// The error in `grpc-status`; `None` if it is 0 or absent.
 fn error_in(fields: &HeaderMap) -> Option<String> {
     let code = fields.get("grpc-status")?.to_str().unwrap_or("?");
     if code == "0" {
@@ -115,7 +115,7 @@ fn error_in(fields: &HeaderMap) -> Option<String> {
         "5" => " NOT_FOUND",
         "7" => " PERMISSION_DENIED",
         "8" => " RESOURCE_EXHAUSTED",
-        // The server does not have the health protocol.
+        // The server does not implement the health protocol.
         "12" => " UNIMPLEMENTED",
         "13" => " INTERNAL",
         "14" => " UNAVAILABLE",
@@ -126,8 +126,8 @@ fn error_in(fields: &HeaderMap) -> Option<String> {
     Some(format!("grpc-status {}{name}{}", code.escape_default(), text.unwrap_or_default()))
 }
 
-/// `HealthCheckResponse { status = 1 }`: a number, 0 where the field is left out. `None` for what is no such
-/// message.
+/// `HealthCheckResponse { status = 1 }`: a number, 0 if the field is absent. `None` if the message is
+/// malformed.
 fn serving_status(came: &[u8]) -> Option<u64> {
     let [0, a, b, c, d, text @ ..] = came else { return None };
     if u32::from_be_bytes([*a, *b, *c, *d]) as usize != text.len() {

@@ -1,4 +1,4 @@
-//! A probe in HTTP/2: one request on a connection of its own.
+//! A probe in HTTP/2: one request on its own connection.
 
 use std::future::Future;
 use std::pin::pin;
@@ -13,10 +13,10 @@ use weir_config::HttpProbe;
 use super::probe::{self, Answer, End, Failure, Progress, judge_status};
 use super::probe_http::{BODY_BYTES, is_settled, judge_body};
 
-/// Most of an answer's head that is taken, in bytes as HTTP/2 counts them.
+/// Longest head of an answer that is accepted, in bytes as HTTP/2 counts them.
 const HEAD_BYTES: u32 = 16 * 1024;
 
-/// Asks, and judges the answer. `scheme` is that of the connection.
+/// Sends the request, and evaluates the answer. `scheme` is that of the connection.
 pub(super) async fn ask(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     scheme: &str,
@@ -70,7 +70,7 @@ async fn judge(
     judge_body(expected, status, body, end)
 }
 
-/// A connection for one request.
+/// Opens a connection for one request.
 pub(super) async fn begin<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
 ) -> Result<(client::SendRequest<Bytes>, client::Connection<S, Bytes>), Failure> {
@@ -79,7 +79,7 @@ pub(super) async fn begin<S: AsyncRead + AsyncWrite + Unpin>(
     builder.handshake::<_, Bytes>(stream).await.map_err(failed)
 }
 
-/// Waits for an answer while its connection is driven.
+/// Waits for an answer while driving its connection.
 pub(super) async fn beside<S: AsyncRead + AsyncWrite + Unpin, T>(
     connection: client::Connection<S, Bytes>,
     answer: impl Future<Output = Result<T, Failure>>,
@@ -89,18 +89,18 @@ pub(super) async fn beside<S: AsyncRead + AsyncWrite + Unpin, T>(
         answer = &mut answer => answer,
         over = &mut connection => {
             over.map_err(failed)?;
-            // It ended in order; the answer may have come with the end.
+            // The connection ended in an orderly way; the answer may have arrived with the end.
             answer.await
         }
     }
 }
 
-/// A request, or that its words make none.
+/// The request, or the failure that it can't be built.
 pub(super) fn unusable<T>(request: http::Result<T>, host: &str, path: &str) -> Result<T, Failure> {
     request.map_err(|error| Failure::Unusable(format!("{host}{path} makes no request: {error}")))
 }
 
-/// What is wrong with a connection or a stream.
+/// The failure for an error of a connection or stream.
 pub(super) fn failed(error: h2::Error) -> Failure {
     match error.is_io() {
         true => {

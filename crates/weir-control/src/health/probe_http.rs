@@ -1,4 +1,4 @@
-//! A probe in HTTP/1.1: one request on a connection of its own.
+//! A probe in HTTP/1.1: one request on its own connection.
 
 use std::fmt::Write as _;
 
@@ -8,16 +8,16 @@ use weir_proxy::http::probe::ProbeAnswer;
 
 use super::probe::{Answer, End, Failure, Progress, USER_AGENT, judge_status};
 
-/// Most of an answer's head that is read.
+/// Longest head of an answer that is read, in bytes.
 const HEAD_BYTES: usize = 16 * 1024;
 
-/// Most of a body that is looked at; the guide says so.
+/// Most bytes of a body that are searched; the guide says so.
 pub(super) const BODY_BYTES: usize = 64 * 1024;
 
-/// Bytes on the wire within which such a body must have come: chunks may be small.
+/// Most bytes on the wire in which they must arrive: chunks may be small.
 const WIRE_BYTES: usize = HEAD_BYTES + 4 * BODY_BYTES;
 
-/// Asks, and judges the answer.
+/// Sends the request, and evaluates the answer.
 pub(super) async fn ask(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     probe: &HttpProbe,
@@ -26,7 +26,7 @@ pub(super) async fn ask(
     stream.write_all(request(probe).as_bytes()).await.map_err(Failure::Broken)?;
     let head = read_head(&mut stream).await?;
     let status = status_of(&head)?;
-    // A backend whose every answer would become a 502 is not up.
+    // A backend is not up if all its answers would become a 502.
     let begun = ProbeAnswer::begin(&head, &probe.method).map_err(Failure::Unusable)?;
     let Some((mut answer, rest)) = begun else {
         judge_status(probe, status, b"")?;
@@ -68,7 +68,7 @@ pub(super) async fn ask(
     judge_body(expected, status, body, end)
 }
 
-/// Judges what of a body is looked at.
+/// Evaluates the part of a body that is searched.
 pub(super) fn judge_body(
     expected: &Expected,
     status: u16,
@@ -82,8 +82,8 @@ pub(super) fn judge_body(
     }
 }
 
-/// Whether what has come of a body decides, whatever comes behind it. `searched` is how much of it was looked
-/// at before.
+/// Whether the result is settled by the received part of a body, whatever follows. `searched` is how much of
+/// it was searched before.
 pub(super) fn is_settled(expected: &Expected, body: &[u8], searched: &mut usize) -> bool {
     if !expected.is_settled_when_found() {
         return false;
@@ -93,7 +93,7 @@ pub(super) fn is_settled(expected: &Expected, body: &[u8], searched: &mut usize)
     expected.end_in(&body[from..]).is_some()
 }
 
-/// The request as it is sent.
+/// The text of the request.
 fn request(probe: &HttpProbe) -> String {
     let HttpProbe { path, method, host, headers, .. } = probe;
     let host = host.as_deref().unwrap_or_default();
@@ -107,15 +107,15 @@ fn request(probe: &HttpProbe) -> String {
         let _ = write!(text, "{name}: {value}\r\n");
     }
     if matches!(method.as_str(), "POST" | "PUT" | "PATCH") {
-        // Servers wait for a body that is not declared to be none (RFC 9110 section 8.6).
+        // Some servers wait for a body unless its length is declared to be 0 (RFC 9110 section 8.6).
         text.push_str("content-length: 0\r\n");
     }
     text.push_str("connection: close\r\n\r\n");
     text
 }
 
-/// Reads to the end of the head, or of the bound, so that a backend does not see its answer cut off in the
-/// status line.
+/// Reads up to the end of the head, or the limit, so that the connection is not closed while a backend is
+/// sending the status line.
 async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, Failure> {
     let mut head = Vec::with_capacity(1024);
     loop {
@@ -131,7 +131,7 @@ async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, Fai
     }
 }
 
-/// The status in a status line, RFC 9112 section 4.
+/// Parses the status in a status line (RFC 9112 section 4).
 fn status_of(head: &[u8]) -> Result<u16, Failure> {
     if head.is_empty() {
         return Err(Failure::ClosedEarly);

@@ -1,9 +1,9 @@
-//! A probe of a MySQL server: its greeting, and its answer to a login.
+//! A probe of a MySQL server: it reads the greeting and logs in.
 //!
-//! A connection that ends before a login counts as a failed handshake, and after `max_connect_errors`
-//! (100) of them the server locks out whoever it comes from (error 1129; MySQL 8.4 Reference Manual
-//! section B.3.2.5). So a probe always sees its login through. A server that refuses the account is up;
-//! one that has no connection left, is shutting down or is offline is not.
+//! A connection that ends before a login counts as a failed handshake, and after `max_connect_errors` (100)
+//! of them the server locks out the client's host (error 1129; MySQL 8.4 Reference Manual section B.3.2.5).
+//! So a probe always completes its login. A server that refuses the account is up; one that has no connection
+//! left, is shutting down or is offline is not.
 
 use tokio::net::TcpStream;
 use weir_state::ServerFacts;
@@ -11,11 +11,11 @@ use weir_state::ServerFacts;
 use super::probe::Failure;
 use crate::cluster::client::{ClientError, LoginAs, MysqlClient};
 
-/// SQLSTATE of a refused account (`ER_ACCESS_DENIED_ERROR` and its like).
+/// SQLSTATE of a refused account (`ER_ACCESS_DENIED_ERROR` and similar).
 const ACCESS_DENIED: &[u8; 5] = b"28000";
 
-/// Logs in; without an account as nobody whom the server knows, with nothing for a password. Gives what the
-/// server said of itself; `None` when it refused before it greeted.
+/// Logs in; without an account as a user whom no server knows, without a password. Returns what the server
+/// said about itself; `None` if it refused before its greeting.
 pub async fn login(stream: TcpStream, login: LoginAs<'_>) -> Result<Option<ServerFacts>, Failure> {
     let mut greeted = None;
     let done = match MysqlClient::login(stream, login, &mut greeted).await {

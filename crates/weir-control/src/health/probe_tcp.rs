@@ -1,15 +1,15 @@
-//! A probe that has a conversation: what is written down is sent, and what is written down must come.
+//! A probe with a conversation: it sends the configured texts, and expects the configured answers.
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use weir_config::Step;
 
 use super::probe::{Answer, End, Failure, Progress};
 
-/// Most of what comes for one step that is looked at; the guide says so.
+/// Most received bytes that are searched for one step; the guide says so.
 const CAME_BYTES: usize = 16 * 1024;
 
-/// Goes through the steps. What came is used up to the end of what was expected; the next step looks at the
-/// rest of it, and at what comes.
+/// Executes the steps. Received bytes are consumed up to the end of the expected text; the next step searches
+/// the rest, and what arrives later.
 pub(super) async fn talk(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     steps: &[Step],

@@ -1,4 +1,4 @@
-//! A probe wherever its backend is asked: it is up where it answers at all of these addresses.
+//! A probe at all addresses at which its backend is probed: it is up if it answers at each of them.
 
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
@@ -9,9 +9,9 @@ use std::time::Duration;
 use super::probe::{Answer, Failure, Target, probe_by};
 use super::vips::{By, place_of};
 
-/// Probes once: at the backend's own address, or at each of those of listeners, side by side. Of several the
-/// first is the answer where all are good. `other` says afterwards which other address accepted, where one
-/// did.
+/// Probes once: at the backend's own address, or at each of the listeners' addresses, concurrently. If all of
+/// several are good, the result is the first one's answer. `other` is set to another address of the name that
+/// accepted, if one did.
 pub(super) async fn probe(
     target: &Target,
     limit: Duration,
@@ -49,7 +49,7 @@ pub(super) async fn probe(
     }
 }
 
-/// Of several failures the one counts that says most of the backend.
+/// Ranks failures: of several, the one that says most about the backend counts.
 fn weight(failure: &Failure, target: &Target) -> u8 {
     match (failure.is_unsent(target), failure.is_late()) {
         (true, _) => 0,
@@ -58,7 +58,7 @@ fn weight(failure: &Failure, target: &Target) -> u8 {
     }
 }
 
-/// What comes of all of them, in their order.
+/// The results of all futures, in their order.
 async fn all<T, F: Future<Output = T>>(futures: Vec<F>) -> Vec<T> {
     let mut waiting: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
     let mut done: Vec<Option<T>> = waiting.iter().map(|_| None).collect();

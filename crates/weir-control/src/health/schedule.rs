@@ -1,4 +1,4 @@
-//! When to probe: pure, told the time, so that the rule can be tested without waiting.
+//! When to probe. Pure functions that are passed the time, so that the rule can be tested without waiting.
 //!
 //! The rule, in the words of the guide:
 //!
@@ -18,7 +18,7 @@
 
 use std::time::Duration;
 
-/// How often a target is probed and how long it may take to answer, with the bounds of the rule applied.
+/// How often a target is probed and how long it may take to answer, with the limits of the rule applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pace {
     interval: Duration,
@@ -30,7 +30,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// The pace that a pool's health settings ask for.
+    /// The pace for a pool's health settings.
     pub fn of(health: &weir_config::Health) -> Pace {
         let interval = health.interval.max(Duration::from_millis(1));
         Pace {
@@ -43,7 +43,7 @@ impl Pace {
         }
     }
 
-    /// Between probes while nothing changes.
+    /// Time between probes while nothing changes.
     pub fn interval(&self) -> Duration {
         self.interval
     }
@@ -52,18 +52,18 @@ impl Pace {
 /// What is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// Start a probe; its result goes to [`Schedule::finished`] under this number.
+    /// Start a probe; pass its result to [`Schedule::finished`] with this number.
     Start {
-        /// Which probe it is.
+        /// Number of the probe.
         number: u64,
         /// How long it may take.
         limit: Duration,
     },
-    /// Nothing before this time, unless a probe finishes.
+    /// Do nothing before this time, unless a probe finishes.
     Wait(Duration),
 }
 
-/// The probes of one target: those under way and those to come.
+/// The probes of one target: those in progress and the next ones.
 #[derive(Debug)]
 pub struct Schedule {
     pace: Pace,
@@ -79,9 +79,9 @@ pub struct Schedule {
 struct UnderWay {
     number: u64,
     suspect_at: Duration,
-    /// It was sent on suspicion, and has less time than the config gives a probe.
+    /// Sent because of a suspicion, with less time than the config gives a probe.
     is_short: bool,
-    /// Another probe has been answered meanwhile: that this one is late says nothing.
+    /// Another probe has been answered meanwhile, so if this one is late it does not count.
     is_excused: bool,
 }
 
@@ -90,11 +90,11 @@ struct UnderWay {
 pub enum Ending {
     /// The answer was good.
     Good,
-    /// There was an answer, or a refusal, and it was bad.
+    /// There was a bad answer, or a refusal.
     Bad,
     /// There was no answer in time.
     Late,
-    /// Nothing was asked, for a reason that is not the backend's.
+    /// No probe was made, for a reason that is not the backend's fault.
     Unsent,
 }
 
@@ -108,7 +108,7 @@ struct Streak {
 impl Schedule {
     /// A schedule whose first probe starts at `first`.
     pub fn new(pace: Pace, first: Duration) -> Schedule {
-        // No result yet counts as changing, so the first ones come quickly.
+        // Having no result yet counts as changing, so the first probes follow quickly.
         let streak = Streak { good: true, count: 0 };
         Schedule {
             pace,
@@ -121,7 +121,7 @@ impl Schedule {
         }
     }
 
-    /// What to do at time `now`. Call again after each `Start`, until it says `Wait`.
+    /// What to do at `now`. Call it again after each `Start`, until it returns `Wait`.
     pub fn step(&mut self, now: Duration) -> Due {
         let suspect = self.suspicions().any(|at| at <= now);
         let due = self.due(suspect);
@@ -143,15 +143,15 @@ impl Schedule {
         Due::Wait(suspicion.map_or(due, |at| at.min(due)))
     }
 
-    /// When probes under way make the backend suspect. Those that were sent on suspicion themselves do not:
-    /// half of their half is no reason for anything.
+    /// When probes in progress make the backend suspect. Probes that were themselves sent because of a
+    /// suspicion are ignored: half of their shorter time is too little.
     fn suspicions(&self) -> impl Iterator<Item = Duration> {
         self.under_way.iter().filter(|probe| !probe.is_short).map(|probe| probe.suspect_at)
     }
 
-    /// Takes the result of probe `number`. `false` when it must not count: probes sent on suspicion have only
-    /// part of the timeout, so once the suspicion has proved unfounded their lateness is ours and not the
-    /// backend's; and one that was not sent is no result.
+    /// Takes the result of probe `number`. `false` when it must not count: probes sent because of a suspicion
+    /// have only part of the timeout, so once the suspicion has proved unfounded their lateness is not the
+    /// backend's fault; and a probe that was not sent has no result.
     #[must_use]
     pub fn finished(&mut self, number: u64, ending: Ending) -> bool {
         let ended = self
@@ -176,7 +176,7 @@ impl Schedule {
         true
     }
 
-    /// Starts the next probe at once: real traffic gave a reason to ask.
+    /// Starts the next probe at once, because real traffic gave a reason.
     pub fn hasten(&mut self) {
         self.hastened = self.under_way.is_empty();
     }
@@ -188,12 +188,12 @@ impl Schedule {
         }
         let Some(last) = self.last_start else { return self.first_start };
         let fast = self.lacking(suspect) > 0;
-        // Whoever has failed `fall` times in a row is down, or not up again yet.
+        // After `fall` failures in a row it is down, or not up again yet.
         let slow = if self.streak.good { self.pace.interval } else { self.pace.down_interval };
         last + if fast { self.pace.fast_interval } else { slow }
     }
 
-    /// How many more results are needed to settle the state, beyond those under way.
+    /// How many more results are needed to settle the state, besides those in progress.
     fn lacking(&self, suspect: bool) -> u32 {
         let bad_in_a_row = if self.streak.good { 0 } else { self.streak.count };
         let asked = if suspect {

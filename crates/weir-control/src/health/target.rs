@@ -1,4 +1,4 @@
-//! What is probed for a backend: what its pool, its listeners and its address make of it.
+//! The target to probe for a backend, from its pool, its listeners and its address.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use super::probe::{LoginAccount, Question, Secured, Target};
 use super::vips::AskedAtVips;
 use crate::kernel::VipProbes;
 
-/// What to probe for a backend of a pool; `None` when nothing is probed: the check is off, or the name not
+/// The target for a backend of a pool; `None` when nothing is probed: the check is off, or the name is not
 /// resolved.
 pub(super) fn target(pool: &Pool, backend: &Backend, vip_probes: Option<&Arc<VipProbes>>) -> Option<Target> {
     let health = &pool.config.health;
@@ -49,8 +49,8 @@ pub(super) fn target(pool: &Pool, backend: &Backend, vip_probes: Option<&Arc<Vip
     Some(Target { at, choice, local_end, tls, send_proxy, question, at_vips })
 }
 
-/// What there is to choose from where a backend is probed, at this port. A MySQL server is known by what it
-/// said.
+/// The addresses to choose from for a probe, with this port. A MySQL server is excluded, since it is
+/// identified by what it said.
 fn choice_at(backend: &Backend, port: Option<u16>) -> Option<Arc<Choice>> {
     let (choice, port) = (backend.resolved.choice()?, port?);
     if choice.addresses.iter().all(|address| address.port() == port) {
@@ -60,7 +60,7 @@ fn choice_at(backend: &Backend, port: Option<u16>) -> Option<Arc<Choice>> {
     Some(Arc::new(Choice { addresses: addresses.collect(), pause: choice.pause }))
 }
 
-/// What a backend is called by those who ask it: one that came by a name has that, and its own port.
+/// The name of a backend in requests to it: one discovered through a name has that name, and its own port.
 fn name_of(backend: &Backend) -> Cow<'_, str> {
     match &backend.origin {
         Origin::Name(name) if weir_config::is_service(name) => {
@@ -73,8 +73,8 @@ fn name_of(backend: &Backend) -> Cow<'_, str> {
     }
 }
 
-/// The host field for a backend that is asked, maybe at another port than its own. A Unix socket has no host,
-/// and what listens there is on this machine.
+/// The host field for a probe of a backend, perhaps with another port than its own. A Unix socket has no
+/// host, and its server is on this machine.
 fn host_at(address: &str, port: Option<u32>) -> String {
     if weir_config::unix_name(address).is_some() {
         return "localhost".to_owned();

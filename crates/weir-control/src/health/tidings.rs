@@ -1,4 +1,4 @@
-//! Who is told what was found out about a backend.
+//! Reports what was found out about backends.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -17,25 +17,25 @@ use crate::publish::InForce;
 
 use super::probe::Failure;
 
-/// Between two times that it is said that probes can't be sent.
+/// Least time between two log messages that probes can't be sent.
 const SAY_UNSENT: Duration = Duration::from_secs(60);
 
-/// A backend that went down in a pool whose sessions are to end then.
+/// A backend that went down in a pool whose sessions should end then.
 pub type Fallen = Arc<weir_balance::Backend>;
 
-/// Where findings go.
+/// Where findings are reported.
 pub(super) struct Tidings {
     pub bus: Arc<Bus>,
     in_force: InForce,
     fallen: mpsc::UnboundedSender<Fallen>,
     reports: mpsc::UnboundedSender<Event>,
-    /// When it was last said that probes could not be sent.
+    /// When it was last logged that probes could not be sent.
     said_unsent: Mutex<Option<Duration>>,
 }
 
 impl Tidings {
-    /// `in_force` is where the pools are looked up that a finding concerns; who is to lose its sessions comes
-    /// out of the receiver.
+    /// `in_force` has the pools that a finding concerns; the receiver gets the backends whose sessions should
+    /// end.
     pub fn new(
         bus: Arc<Bus>,
         in_force: InForce,
@@ -45,13 +45,13 @@ impl Tidings {
         (Tidings { bus, in_force, fallen, reports, said_unsent: Mutex::default() }, receiver)
     }
 
-    /// The address `first`, in use of a name, did not accept, and `address` did.
+    /// The current address `first` of a name did not accept a connection, and `address` did.
     pub fn other_address(&self, name: &str, first: SocketAddr, address: SocketAddr) {
         let _ = self.reports.send(Event::OtherAddress { name: name.to_owned(), first, address });
     }
 
-    /// A probe could not be sent. Said at first and then at most once a minute: what is in the way of one is
-    /// mostly in the way of all.
+    /// A probe could not be sent. Logged at once, and then at most once a minute: the cause mostly concerns
+    /// all probes.
     pub fn unsent(&self, why: &Failure, now: Duration) {
         let mut said = lock(&self.said_unsent);
         if said.is_none_or(|last| now.saturating_sub(last) >= SAY_UNSENT) {
@@ -60,15 +60,15 @@ impl Tidings {
         }
     }
 
-    /// Shows the pool as it is now what has become of its backend.
+    /// Refreshes the current pool after its backend's state has changed.
     pub fn refresh(&self, member: &Member, now: Duration) -> Option<Arc<Pool>> {
         let pool = self.in_force.snapshot().as_ref().and_then(|it| it.pool(&member.pool).cloned())?;
         pool.refresh(now);
         Some(pool)
     }
 
-    /// The same, for one that is down now and was not: where its pool wants it, its sessions end. Its pool
-    /// chooses others first, so that what is tried again goes there.
+    /// The same for a backend that went down: its sessions end if its pool is configured so. The pool first
+    /// chooses other backends, so that retries go there.
     pub fn fell(&self, member: &Member, now: Duration) {
         let pool = self.refresh(member, now);
         if pool.is_some_and(|pool| pool.config.health.on_down == OnDown::EndSessions) {
@@ -76,7 +76,7 @@ impl Tidings {
         }
     }
 
-    /// Says in the log and as an event that a backend is up or down.
+    /// Logs and reports as an event that a backend is up or down.
     pub fn tell(&self, member: &Member, health: Health, reason: &str) {
         let (pool, backend) = (member.pool.clone(), member.backend.address.clone());
         let state = if health == Health::Up { "up" } else { "down" };

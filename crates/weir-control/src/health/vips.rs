@@ -1,4 +1,4 @@
-//! Listeners' addresses that a backend is asked at, which it has where it answers past the kernel plane.
+//! Listeners' addresses at which a backend is probed; a backend that answers directly has them.
 
 use std::hash::{Hash, Hasher};
 use std::io;
@@ -11,12 +11,12 @@ use weir_io::local_end::LocalEnd;
 
 use crate::kernel::{PassingProbe, VipProbes, VipWay};
 
-/// At which addresses a backend is asked, rather than at its own.
+/// The addresses at which a backend is probed, instead of its own.
 #[derive(Clone)]
 pub struct AskedAtVips {
-    /// One for each, of the backend's family; not empty.
+    /// One path for each, of the backend's address family; not empty.
     pub ways: Vec<VipWay>,
-    /// What has probes go those ways.
+    /// Sends probes on those paths.
     pub probes: Arc<VipProbes>,
 }
 
@@ -40,7 +40,7 @@ impl Hash for AskedAtVips {
     }
 }
 
-/// One of the ways, for one probe.
+/// One of the paths, for one probe.
 #[derive(Clone, Copy)]
 pub(super) struct By<'a> {
     way: &'a VipWay,
@@ -49,7 +49,7 @@ pub(super) struct By<'a> {
 }
 
 impl<'a> By<'a> {
-    /// One of the ways of `asked`, for `limit`.
+    /// One of the paths of `asked`, for at most `limit`.
     pub fn new(way: &'a VipWay, asked: &'a AskedAtVips, limit: Duration) -> By<'a> {
         By { way, probes: &asked.probes, limit }
     }

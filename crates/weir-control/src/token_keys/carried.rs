@@ -1,6 +1,6 @@
-//! What an upgrade carries of fetched keys to the new process: `token-key JSON`, one line for each key, with
-//! where it came from and for how long nobody has confirmed it. A provider that is away keeps nobody out
-//! then.
+//! Fetched keys that an upgrade carries to the new process: `token-key JSON`, one line for each key, with its
+//! source and the time since it was last confirmed. So tokens are still accepted if a provider is unavailable
+//! at that time.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 use weir_config::KeySet;
 use weir_state::Snapshot;
 
-/// The first word of each line, with the space behind it.
+/// The first word of each line, with the space after it.
 const WORD: &str = "token-key ";
 
-/// Most keys that are taken over, of all sets.
+/// Most keys that are taken over, for all sets.
 const MOST: usize = 20_000;
 
-/// A key on its way.
+/// A key to be carried.
 #[derive(Debug, Serialize, Deserialize)]
 struct Line {
     url: String,
@@ -23,7 +23,7 @@ struct Line {
     key: serde_json::Value,
 }
 
-/// The lines of every key that holds, each with its line end.
+/// The lines for every valid key, each with its line end.
 pub fn lines(snapshot: &Snapshot, now: Duration) -> Vec<String> {
     let mut lines = Vec::new();
     for set in snapshot.token_keys.iter().flat_map(|keys| keys.all()) {
@@ -42,12 +42,12 @@ pub fn lines(snapshot: &Snapshot, now: Duration) -> Vec<String> {
     lines
 }
 
-/// What the process before had fetched.
+/// What the previous process had fetched.
 #[derive(Debug, Default)]
 pub struct Inherited(Vec<Line>);
 
 impl Inherited {
-    /// Takes a line; what can't be understood is left out.
+    /// Parses a line; one that can't be understood is ignored.
     pub fn take(&mut self, line: &str) {
         if let Some(json) = line.strip_prefix(WORD)
             && self.0.len() < MOST
@@ -56,12 +56,12 @@ impl Inherited {
         }
     }
 
-    /// Gives the sets of a snapshot that nobody serves yet the keys that came from the same place.
+    /// Gives the sets of a snapshot that is not served yet the keys from the same source.
     pub fn apply(&self, snapshot: &Snapshot, now: Duration) {
         for set in snapshot.token_keys.iter().flat_map(|keys| keys.all()) {
             let ca = set.config.ca.as_ref().map(|ca| ca.display().to_string());
             let own = || self.0.iter().filter(|line| line.url == set.config.url && line.ca == ca);
-            // Of two sets of one place the younger one: each has all keys.
+            // Of two sets from the same source the more recent one counts: each is complete.
             let Some(age_ms) = own().map(|line| line.age_ms).min() else { continue };
             let mut texts: Vec<String> = Vec::new();
             for text in own().filter(|line| line.age_ms == age_ms).map(|line| line.key.to_string()) {

@@ -1,4 +1,4 @@
-//! Fetches one JWK set: one request, bounded in time and size.
+//! Fetches one JWK set: one request, with limits on time and size.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use weir_tls::ClientTls;
 use crate::blocking::blocking;
 use crate::outgoing;
 
-/// Longest JWK set, bytes: as long as a file of keys.
+/// Longest JWK set, in bytes: the same as for a file with keys.
 const SET_BYTES: usize = 1 << 20;
 
-/// What a provider has answered.
+/// A provider's answer.
 pub(super) struct Answer {
     pub set: KeySet,
-    /// How long it says that this holds.
+    /// How long it is valid, according to the provider.
     pub max_age: Option<Duration>,
 }
 
 /// Fetches the set.
 ///
 /// # Errors
-/// Why there is none, for people. It has no query of the URL.
+/// Why there is none, in readable form, without the query of the URL.
 pub(super) async fn set(config: &FetchedKeys) -> Result<Answer, String> {
     let fetched = tokio::time::timeout(config.timeout, ask(config)).await;
     fetched.unwrap_or_else(|_| Err(format!("no whole answer within {:?}", config.timeout)))
@@ -39,7 +39,7 @@ async fn ask(config: &FetchedKeys) -> Result<Answer, String> {
     let stream = outgoing::connect(&uri, tls.as_ref()).await?;
     let request = Request::get("/")
         .header(ACCEPT, "application/jwk-set+json, application/json, */*;q=0.1")
-        // A cache on the way would hide that a key was taken back.
+        // A cache on the way could hide that a key was revoked.
         .header(CACHE_CONTROL, "no-cache")
         .body(Empty::<Bytes>::new())
         .map_err(|error| error.to_string())?;
@@ -47,14 +47,16 @@ async fn ask(config: &FetchedKeys) -> Result<Answer, String> {
     Ok(Answer { set: KeySet::read(&body)?, max_age })
 }
 
-/// Reads the authorities at each fetch: their file may be another by now, and all of the system are many.
+/// Reads the authorities at each fetch: their file may have changed, and keeping all of the system's takes
+/// memory.
 async fn tls(config: &FetchedKeys) -> Result<ClientTls, String> {
     let config = PoolTls { ca: config.ca.clone(), ..PoolTls::default() };
     let loaded = blocking(move || ClientTls::load(&config, PoolProtocol::H1)).await;
     loaded.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
 }
 
-/// What the answer has. One that leads elsewhere is none: where it leads is not what the operator has named.
+/// Evaluates the answer. A redirect counts as no answer, since its target is not what the operator
+/// configured.
 async fn read(answer: Response<Incoming>) -> Result<(Bytes, Option<Duration>), String> {
     let (head, body) = answer.into_parts();
     if head.status.is_redirection()
@@ -80,7 +82,7 @@ async fn read(answer: Response<Incoming>) -> Result<(Bytes, Option<Duration>), S
     Ok((body.to_bytes(), max_age(&head.headers)))
 }
 
-/// How long an answer says that it holds (RFC 9111 section 5.2.2.1); the shortest of several.
+/// How long an answer is valid (RFC 9111 section 5.2.2.1); the shortest of several values.
 fn max_age(fields: &HeaderMap) -> Option<Duration> {
     let lines = fields.get_all(CACHE_CONTROL).into_iter().filter_map(|line| line.to_str().ok());
     let directives = lines.flat_map(|line| line.split(',')).map(str::trim);

@@ -1,8 +1,8 @@
-//! Fetches the public keys that signed tokens are held against: when a config that has them comes into force,
-//! at each reload, again by `refresh`, and earlier where a request asks for it.
+//! Fetches the public keys that verify signed tokens: when a config that has them comes into force, at each
+//! reload, again after `refresh`, and earlier if a request needs it.
 //!
-//! What a fetch is, is in [`fetch`]; what holds meanwhile, and who may ask for one, in
-//! [`weir_state::token_keys`]. A fetch that fails changes nothing.
+//! [`fetch`] makes a fetch; [`weir_state::token_keys`] determines which keys are valid meanwhile, and which
+//! requests may ask for a fetch. A failed fetch changes nothing.
 
 mod carried;
 mod fetch;
@@ -21,16 +21,16 @@ use self::fetch::Answer;
 use crate::events::{Bus, What};
 use crate::{lock, tasks};
 
-/// What a provider says of how long its answer holds has a bound: some say 15 seconds.
+/// Least time before keys are fetched again, whatever lifetime a provider gives: some say 15 seconds.
 const SHORTEST: Duration = Duration::from_secs(300);
-/// The first wait after a fetch that has failed: longer where there are keys that hold.
+/// The first wait after a failed fetch: longer if there are valid keys.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const FIRST_WAIT_WITH_KEYS: Duration = Duration::from_secs(10);
-/// The longest.
+/// The longest wait.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 const LONGEST_WAIT_WITH_KEYS: Duration = Duration::from_secs(300);
 
-/// All sets that are fetched.
+/// All key sets that are fetched.
 pub struct Fetches {
     running: Mutex<Vec<Running>>,
     bus: Arc<Bus>,
@@ -49,12 +49,12 @@ impl Drop for Running {
 }
 
 impl Fetches {
-    /// None yet.
+    /// Without sets.
     pub fn new(bus: Arc<Bus>) -> Fetches {
         Fetches { running: Mutex::default(), bus }
     }
 
-    /// Fetches what `snapshot` has from now on, and nothing else. What it had before goes on.
+    /// Fetches the sets in `snapshot` from now on, and no others. Those that it had before continue.
     pub fn follow(&self, snapshot: &Snapshot) {
         let wanted = snapshot.token_keys.as_ref().map_or(&[][..], |keys| keys.all());
         let mut running = lock(&self.running);
@@ -67,13 +67,13 @@ impl Fetches {
         }
     }
 
-    /// Has all be fetched now.
+    /// Has all sets fetched now.
     pub fn hasten(&self) {
         lock(&self.running).iter().for_each(|it| it.set.hasten());
     }
 }
 
-/// What was told of a set last.
+/// What was last reported about a set.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Told {
     Nothing,
@@ -82,13 +82,13 @@ enum Told {
     Stale,
 }
 
-/// As [`keep`], and begins again where that ends by a mistake: else keys would grow stale in silence.
+/// As [`keep`], but restarts after a panic: otherwise keys would become stale unnoticed.
 async fn keep_on(set: Arc<FetchedSet>, bus: Arc<Bus>) {
     let task = format!("keys of tokens from {}", set.config.shown());
     tasks::keep_on(task, || keep(set.clone(), bus.clone())).await;
 }
 
-/// Fetches one set until its task is ended.
+/// Fetches one set repeatedly until its task is ended.
 async fn keep(set: Arc<FetchedSet>, bus: Arc<Bus>) {
     let mut failures = 0;
     let mut told = Told::Nothing;
@@ -126,13 +126,13 @@ async fn keep(set: Arc<FetchedSet>, bus: Arc<Bus>) {
     }
 }
 
-/// How long to wait after a fetch that has brought keys: they are fetched again before they are stale.
+/// How long to wait after a successful fetch: keys are fetched again before they are stale.
 fn next_after(config: &FetchedKeys, max_age: Option<Duration>) -> Duration {
     let said = max_age.map_or(Duration::MAX, |age| age.max(SHORTEST));
     config.refresh.min(said).min(config.stale * 3 / 4)
 }
 
-/// How long to wait after so many failures in a row.
+/// How long to wait after this many failures in a row.
 fn wait_after(failures: u32, has_keys: bool) -> Duration {
     let (first, longest) = match has_keys {
         true => (FIRST_WAIT_WITH_KEYS, LONGEST_WAIT_WITH_KEYS),

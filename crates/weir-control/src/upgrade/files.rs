@@ -1,5 +1,5 @@
-//! Which files the Unix sockets are that a process hands to the next: what stands at their paths by then may
-//! be another's, so the numbers go along, in a line that an older version does not look at.
+//! Passes on which files the Unix sockets have that a process hands to the next: by then something else may
+//! stand at their paths. So device and inode are sent too, in a line that older versions ignore.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use super::{Passed, Purpose};
 
 /// The first word of such a line.
 const WORD: &str = "socket-file";
-/// In place of what is known: the process before has made no file that is.
+/// Used when the file is not known: the previous process has created none that it knows of.
 const NONE: &str = "none none";
 
-/// The line of a socket; `None` for one that is not at a path.
+/// The line for a socket; `None` if it is not at a path.
 pub(super) fn line_of(passed: &Passed) -> Option<String> {
     let name = match &passed.purpose {
         Purpose::Listener(Endpoint { at: At::Unix(name), .. }) => name.clone(),
@@ -26,12 +26,12 @@ pub(super) fn line_of(passed: &Passed) -> Option<String> {
     Some(format!("{WORD} {words} {}\n", name.path()?))
 }
 
-/// What these lines said, by path.
+/// The files from these lines, by path.
 #[derive(Default)]
 pub(super) struct HandedFiles(BTreeMap<String, Option<SocketFile>>);
 
 impl HandedFiles {
-    /// Takes a line; `false` when it is none of these.
+    /// Parses a line; `false` if it is of another kind.
     pub(super) fn take(&mut self, line: &str) -> bool {
         let mut words = line.splitn(4, ' ');
         if words.next() != Some(WORD) {
@@ -44,7 +44,7 @@ impl HandedFiles {
         true
     }
 
-    /// The file of the socket at a path. Older versions say nothing: then it is what stands there.
+    /// The file of the socket at a path. If an older version has sent no line, it is what stands there now.
     pub(super) fn at(&self, path: &str) -> Option<SocketFile> {
         self.0.get(path).cloned().unwrap_or_else(|| SocketFile::standing_at(path))
     }

@@ -1,26 +1,26 @@
-//! What each socket is for that a process hands to the next: a line of text.
+//! The purpose of each socket that a process hands to the next, as a line of text.
 
 use weir_config::AdminBind;
 use weir_io::at::At;
 use weir_quic::cid::Owner;
 use weir_state::sockets::{Endpoint, Transport};
 
-/// Behind the word of a transport: an interface comes before the address.
+/// Appended to the name of a transport: an interface precedes the address.
 const OF_INTERFACE: &str = "-of";
 
-/// The line of the lock; an older version takes it for a socket of a kind that it does not know.
+/// The line for the lock; an older version takes it for an unknown kind of socket.
 const KERNEL_PLANE: &str = "kernel-plane lock";
 
-/// What a passed socket is for.
+/// What a passed descriptor is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// A listener's.
+    /// For a listener.
     Listener(Endpoint),
-    /// The admin API's.
+    /// For the admin API.
     Admin(AdminBind),
-    /// To one worker of a process that still has QUIC connections.
+    /// A connection to one worker of a process that still has QUIC connections.
     QuicForward(Owner),
-    /// No socket: the lock of the directory of the kernel plane.
+    /// Not a socket, but the lock of the kernel plane's directory.
     KernelPlane,
 }
 
@@ -73,7 +73,7 @@ impl Purpose {
     }
 }
 
-/// The word of a transport in these lines.
+/// The name of a transport in these lines.
 fn kind_of(transport: Transport) -> &'static str {
     match transport {
         Transport::Tcp => "tcp",

@@ -1,9 +1,9 @@
-//! How a new process is begun, and ended where it does not come up.
+//! Starts a new process, and ends it if it fails to come up.
 //!
-//! Under a service manager it must not be a child of the old one. systemd would take it for the main process
-//! when it is told so, but not wait for it: at the next stop it would kill it at once, with all that is under
-//! way, since it waits for its own children alone. So a third process begins it and ends, and who has lost
-//! its parent is given to the manager.
+//! Under a service manager the new process must not be a child of the old one. systemd would accept it as the
+//! main process when told so, but would not wait for it, since it waits only for its own children: at the
+//! next stop it would kill it at once, with all its sessions. So a third process starts it and exits, and the
+//! orphaned process is then adopted by the manager.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -19,17 +19,17 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::{HANDOFF_VARIABLE, READY_TIMEOUT, receive};
 
-/// The verb by which this program begins another one and ends.
+/// The command by which this program starts another process and exits.
 pub const HAND_ON: &str = "hand-on";
 
-/// What [`hand_on`] says: with the number of the process that it has begun, or with what went wrong.
+/// What [`hand_on`] answers: this with the number of the new process, or [`FAILED`] with the error.
 const BEGUN: &str = "begun ";
 const FAILED: &str = "failed ";
 
-/// The program that is running, by whatever file it came from, which may be gone.
+/// The running program, whatever file it came from, even if that was removed.
 const OURSELVES: &str = "/proc/self/exe";
 
-/// Longest wait for one that has closed its end and has yet to say why.
+/// Longest wait for a process that has closed its end to exit.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A new process.
@@ -40,12 +40,13 @@ pub(super) struct Begun {
 
 enum Handle {
     Child(Child),
-    /// Of a process that is no child of this one; `None` where the kernel gives none (before Linux 5.3).
+    /// A process that is not a child of this one; `None` if the kernel has no handle for it (before Linux
+    /// 5.3).
     Other(Option<OwnedFd>),
 }
 
 impl Begun {
-    /// Begins `program` with `theirs` as its standard input, whose other end is `ours`.
+    /// Starts `program` with `theirs` as its standard input; the other end is `ours`.
     ///
     /// # Errors
     /// It can't be started; names it.
@@ -55,7 +56,7 @@ impl Begun {
         if is_managed && let Ok(mut helper) = begin_helper(&path, program, &theirs) {
             drop(theirs);
             let begun = helped(ours);
-            // It has ended, or is about to.
+            // It has exited, or is about to.
             let _ = helper.wait();
             return begun.map_err(naming(&path));
         }
@@ -64,7 +65,7 @@ impl Begun {
         Ok(Begun { pid: child.id(), handle: Handle::Child(child) })
     }
 
-    /// Ends it, unless it does so by itself: says how it ended then, as far as that is known.
+    /// Ends the process. If it has already ended by itself, returns how, as far as that is known.
     pub(super) fn end(self) -> Option<String> {
         match self.handle {
             Handle::Child(child) => end_child(child).map(words_of),
@@ -85,7 +86,7 @@ impl Begun {
 fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     command.env(HANDOFF_VARIABLE, std::process::id().to_string());
-    // The watchdog is meant for the main process, which the new one is about to become.
+    // The watchdog variable is for the main process, which the new one is about to become.
     command.env_remove("WATCHDOG_PID");
     command
 }
@@ -96,7 +97,7 @@ fn begin_helper(path: &Path, program: &Program, theirs: &OwnedFd) -> io::Result<
     helper.stdin(Stdio::from(theirs.try_clone()?)).spawn()
 }
 
-/// What the helper has begun.
+/// The process that the helper has started.
 fn helped(ours: &OwnedFd) -> io::Result<Begun> {
     sockopt::set_socket_timeout(ours, sockopt::Timeout::Recv, Some(READY_TIMEOUT))?;
     let (said, _) = receive(ours)?;
@@ -108,11 +109,11 @@ fn helped(ours: &OwnedFd) -> io::Result<Begun> {
     Ok(Begun { pid: pid.as_raw_nonzero().get().cast_unsigned(), handle })
 }
 
-/// Begins a program with the standard input of this process, which is the way to an old process, and tells
-/// that its number. The process then has to end.
+/// Starts a program with the standard input of this process, which is the connection to an old process, and
+/// sends its number there. The caller then has to exit.
 ///
 /// # Errors
-/// Standard input is no such way.
+/// Standard input is not such a connection.
 pub fn hand_on(program: &OsStr, arguments: &[OsString]) -> io::Result<()> {
     let said = match Command::new(program).args(arguments).spawn() {
         Ok(child) => format!("{BEGUN}{}", child.id()),
@@ -122,8 +123,8 @@ pub fn hand_on(program: &OsStr, arguments: &[OsString]) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether an old process of this number has begun this one, or had it begun: it is the parent, or has made
-/// the socket that is standard input.
+/// Whether an old process with this number has started this one, directly or through a helper: it is the
+/// parent, or has created the socket that is standard input.
 pub(super) fn was_begun_by(old: &str) -> bool {
     let is = |pid: Pid| pid.as_raw_nonzero().to_string() == old;
     rustix::process::getppid().is_some_and(is)
@@ -144,7 +145,7 @@ fn words_of(status: ExitStatus) -> String {
     }
 }
 
-/// Gives how it ended, where it did by itself.
+/// Returns how the process ended, if it did so by itself.
 fn end_child(mut child: Child) -> Option<ExitStatus> {
     let begun = Instant::now();
     loop {
@@ -160,8 +161,8 @@ fn end_child(mut child: Child) -> Option<ExitStatus> {
     }
 }
 
-/// Processor time that a process has had, all its threads together (proc(5): fields 14 and 15; behind the
-/// command in parentheses comes field 3). None of one that is not there.
+/// CPU time that a process has used, for all its threads together (proc(5): fields 14 and 15; after the
+/// command in parentheses comes field 3). Zero if it does not exist.
 pub(super) fn computed_by(pid: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace();
@@ -178,16 +179,15 @@ pub struct Program {
 }
 
 impl Program {
-    /// Must be called at start: later the file of this program may have been replaced.
+    /// Must be called at start, since the file of this program may be replaced later.
     pub fn of_this_process() -> Program {
         let mut arguments = std::env::args_os();
         let name = arguments.next().map_or_else(|| PathBuf::from("weir"), PathBuf::from);
         Program { name, running: std::env::current_exe().ok(), arguments: arguments.collect() }
     }
 
-    /// The file to start: found anew under the name that was used, so that a replaced file or a symbolic link
-    /// that points elsewhere now is taken; where that leads nowhere, the path at which this process's own
-    /// file was.
+    /// The file to start: looked up again under the original name, so that a replaced file or a changed
+    /// symbolic link takes effect; if there is none, the path at which this process's own file was.
     fn path(&self) -> PathBuf {
         if self.name.components().count() > 1 {
             return if self.name.exists() {
