@@ -1,8 +1,8 @@
-//! Where the program is attached: by tcx, or by clsact on kernels that lack it (before Linux 6.6). Both
-//! outlive the process, and are taken over by the next one without missing a packet.
+//! Attaches the program to interfaces: by tcx, or by clsact on kernels without it (before Linux 6.6). Both
+//! outlive the process, and the next process takes them over without missing a packet.
 //!
-//! A tcx attachment is a link, pinned below `links`. One of clsact is a filter of the interface's own, which
-//! stays until it is taken off; a directory below `filters` tells of it, since nothing can be pinned.
+//! A tcx attachment is a link, pinned below `links`. With clsact it is a filter on the interface, which stays
+//! until it is removed; as nothing can be pinned, a directory below `filters` records it.
 
 use std::collections::BTreeMap;
 use std::error::Error as StdError;
@@ -19,9 +19,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use crate::bpf::tcx_attached;
 use crate::host::filters;
 
-/// Of filters, those with the least priority are asked first.
+/// Filters with lower priority numbers run first.
 const PRIORITY: u16 = 1;
-/// By which our filter is known among those of its priority: "weir".
+/// Identifies our filter among those with its priority: "weir".
 pub(crate) const HANDLE: TcHandle = TcHandle::new(0x7765, 0x6972);
 
 pub(crate) type Failure = Box<dyn StdError + Send + Sync>;
@@ -31,7 +31,7 @@ enum Attachment {
     Clsact,
 }
 
-/// One attachment, and the index of the interface that it was made at: that stays when the name changes.
+/// One attachment, and the index of its interface, which stays the same when the interface is renamed.
 struct Attached {
     index: u32,
     by: Attachment,
@@ -39,24 +39,24 @@ struct Attached {
 
 /// All attachments of a program, by name of the interface.
 pub(crate) struct Attachments {
-    /// Where they are kept; `None` when they end with the process.
+    /// Where they are recorded; `None` if they end with the process.
     directory: Option<PathBuf>,
     attached: BTreeMap<String, Attached>,
 }
 
 impl Attachments {
-    /// None yet, to be kept below `directory`.
+    /// Without attachments, to be recorded below `directory`.
     pub(crate) fn at(directory: Option<PathBuf>) -> Attachments {
         Attachments { directory, attached: BTreeMap::new() }
     }
 
-    /// Directories that are needed below `directory`.
+    /// The directories that are needed below `directory`.
     pub(crate) fn directories(directory: &Path) -> [PathBuf; 2] {
         [directory.join("links"), directory.join("filters")]
     }
 
-    /// A filter that was taken over from a process of another layout is no longer that one's: an interface
-    /// has only one of ours.
+    /// Removes the record of a filter that was taken over from a process with another layout: an interface
+    /// has only one filter of ours.
     pub(crate) fn disown(other: &Path, own: &Path) {
         for entry in own.join("filters").read_dir().into_iter().flatten().flatten() {
             let _ = std::fs::remove_dir(other.join("filters").join(entry.file_name()));
@@ -67,7 +67,7 @@ impl Attachments {
         self.attached.keys().map(String::as_str)
     }
 
-    /// Where they are kept.
+    /// Where they are recorded.
     pub(crate) fn directory(&self) -> Option<&Path> {
         self.directory.as_deref()
     }
@@ -76,7 +76,7 @@ impl Attachments {
         Some(self.directory.as_ref()?.join(kind).join(file_name(interface)))
     }
 
-    /// Attaches `classifier` to the ingress of an interface, before all that is there.
+    /// Attaches `classifier` to the ingress of an interface, before all other programs.
     pub(crate) fn attach(
         &mut self,
         classifier: &mut SchedClassifier,
@@ -99,11 +99,12 @@ impl Attachments {
     ) -> Result<FdLink, Failure> {
         let pin = self.kept_as("links", interface);
         let kept = pin.as_ref().and_then(|pin| PinnedLink::from_pin(pin).ok()).map(FdLink::from);
-        // While no process looked its interface may have been renamed, and this one have got the name.
+        // While no process was running, the interface may have been renamed, and this one may have got its
+        // name.
         let kept = kept.filter(|kept| is_at(kept, index));
         if let Some(kept) = kept.and_then(|kept| SchedClassifierLink::try_from(kept).ok()) {
-            // Of an interface that is gone, or came anew under its name, the old attachment can't be taken
-            // over.
+            // The attachment to an interface that was removed, or created again under its name, can't be
+            // taken over.
             if let Ok(id) = classifier.attach_to_link(kept) {
                 return Ok(FdLink::try_from(classifier.take_link(id)?)?);
             }
@@ -125,13 +126,13 @@ impl Attachments {
         classifier: &mut SchedClassifier,
         interface: &str,
     ) -> Result<Attachment, Failure> {
-        // There already, or no filter can be added below it: then that says why.
+        // It may already exist. If it can't be created, adding a filter below reports why.
         let _ = qdisc_add_clsact(interface);
         let kept = self.kept_as("filters", interface);
         if let Some(kept) = &kept {
             std::fs::create_dir_all(kept)?;
         }
-        // The filter of an earlier process gets this program in one go.
+        // The filter of an earlier process gets this program atomically.
         let id = match classifier.attach_to_link(filter_of(interface)?) {
             Ok(id) => id,
             Err(_) => {
@@ -140,18 +141,18 @@ impl Attachments {
                 classifier.attach_with_options(interface, TcAttachType::Ingress, options)?
             }
         };
-        // Dropped, it would take the filter off, and the next process is to find it.
+        // Dropping the link would remove the filter, which the next process should find.
         let _ = ManuallyDrop::new(classifier.take_link(id)?);
         Ok(Attachment::Clsact)
     }
 
-    /// Has attachments bear the names that their interfaces have by now, by the index: `name_of` gives those.
-    /// Gives the earlier and the present name of each that has another one.
+    /// Renames attachments whose interfaces were renamed, which `name_of` tells by index. Returns the old and
+    /// the new name of each.
     pub(crate) fn rename(&mut self, name_of: &dyn Fn(u32) -> Option<String>) -> Vec<[String; 2]> {
         let now = |name: &String, one: &Attached| name_of(one.index).filter(|now| now != name);
         let renamed = self.attached.iter().filter_map(|(name, one)| Some([name.clone(), now(name, one)?]));
         let renamed: Vec<[String; 2]> = renamed.collect();
-        // All leave their names before any takes a new one: two may have changed theirs for each other's.
+        // All old names are released before any new one is taken, as two interfaces may have swapped names.
         let aside = |index: u32| format!("::{index}");
         let leave = |[before, _]: &[String; 2]| {
             let one = self.attached.remove(before).expect("it was among them");
@@ -166,8 +167,8 @@ impl Attachments {
         renamed
     }
 
-    /// Moves what is kept of an interface to another name. Where the file system refuses, the next process
-    /// does not find it, and attaches anew.
+    /// Moves the record for an interface to another name. If the file system refuses, the next process will
+    /// not find it, and attaches again.
     fn move_kept(&self, before: &str, now: &str) {
         for kind in ["links", "filters"] {
             if let (Some(before), Some(now)) = (self.kept_as(kind, before), self.kept_as(kind, now)) {
@@ -176,9 +177,9 @@ impl Attachments {
         }
     }
 
-    /// Interfaces of those that it is attached to which do not run `program`: another process has put its
-    /// own in its place or has taken it off, or the interface came anew under its name. `index_of` gives the
-    /// index that a name has now; of an interface that is gone nothing is said.
+    /// The interfaces it is attached to that do not run `program`: another process has replaced or detached
+    /// it, or the interface was created again under its name. `index_of` returns the current index for a
+    /// name; interfaces that were removed are not reported.
     pub(crate) fn lost(&self, program: u32, index_of: &dyn Fn(&str) -> Option<u32>) -> Vec<String> {
         let is_lost = |(name, one): &(&String, &Attached)| {
             let Some(index) = index_of(name) else { return false };
@@ -186,13 +187,13 @@ impl Attachments {
                 Attachment::Tcx(_) => tcx_attached(index).map(|(programs, _)| programs),
                 Attachment::Clsact => filters(index),
             };
-            // One that is gone by now is seen so at the next look.
+            // An interface that has been removed by now is noticed at the next look.
             running.is_ok_and(|running| !running.contains(&program))
         };
         self.attached.iter().filter(is_lost).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Takes the program off an interface.
+    /// Detaches the program from an interface.
     pub(crate) fn detach(&mut self, interface: &str) {
         if let Some(pin) = self.kept_as("links", interface) {
             let _ = std::fs::remove_file(pin);
@@ -201,7 +202,7 @@ impl Attachments {
         let kept = self.kept_as("filters", interface);
         let was_kept = kept.is_some_and(|kept| std::fs::remove_dir(kept).is_ok());
         if was_kept || matches!(attachment, Some(Attachment::Clsact)) {
-            // The interface may be gone, and its filters with it.
+            // The interface may have been removed, together with its filters.
             let _ = filter_of(interface).map(|filter| filter.detach());
         }
         if let Some(Attachment::Tcx(link)) = attachment {
@@ -217,7 +218,8 @@ impl Attachments {
         names.map(|name| interface_of(&name)).filter(|name| !self.attached.contains_key(name)).collect()
     }
 
-    /// Ends all attachments, those of earlier processes too; gives the directory they were kept below.
+    /// Ends all attachments, including those of earlier processes; returns the directory where they were
+    /// recorded.
     pub(crate) fn remove(&mut self) -> Option<PathBuf> {
         for interface in self.attached.keys().cloned().collect::<Vec<_>>() {
             self.detach(&interface);
@@ -249,7 +251,7 @@ fn index_of(interface: &str) -> io::Result<u32> {
     Ok(rustix::net::netdevice::name_to_index(socket, interface)?)
 }
 
-/// Whether a link is at the interface of this index.
+/// Whether a link belongs to the interface with this index.
 fn is_at(link: &FdLink, index: u32) -> bool {
     let id = link.info().map(|info| info.id());
     id.is_ok_and(|id| tcx_attached(index).is_ok_and(|(_, links)| links.contains(&id)))
@@ -260,7 +262,7 @@ fn filter_of(interface: &str) -> io::Result<SchedClassifierLink> {
     SchedClassifierLink::attached(interface, TcAttachType::Ingress, PRIORITY, HANDLE, None)
 }
 
-/// Whether a kernel refuses to attach by tcx because it does not know it.
+/// Whether a kernel refuses to attach by tcx because it does not support it.
 pub(crate) fn lacks_tcx(problem: &(dyn StdError + 'static)) -> bool {
     let Some(ProgramError::SyscallError(SyscallError { io_error, .. })) = problem.downcast_ref() else {
         return false;
@@ -268,7 +270,7 @@ pub(crate) fn lacks_tcx(problem: &(dyn StdError + 'static)) -> bool {
     io_error.raw_os_error() == Some(libc::EINVAL)
 }
 
-/// The BPF file system takes no dots in names, and the kernel no colons in those of interfaces.
+/// The BPF file system allows no dots in names, and interface names contain no colons.
 fn file_name(interface: &str) -> String {
     interface.replace('.', ":")
 }

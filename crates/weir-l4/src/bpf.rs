@@ -1,4 +1,4 @@
-//! What aya lacks, and what it wants promised: the one file of this crate with `unsafe`.
+//! System calls that aya lacks, and promises that it requires: the only file of this crate with `unsafe`.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -43,37 +43,37 @@ plain!(
     Trace,
 );
 
-/// A packet that the kernel is to run a program on, as if it had just come.
+/// A packet on which the kernel is to run a program, as if it had just arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct TestPacket<'a> {
-    /// From the Ethernet header on; 14 bytes at least, and less than a page.
+    /// From the Ethernet header on; at least 14 bytes, and less than a page.
     pub frame: &'a [u8],
-    /// Index of the interface that it comes in by, in the network namespace of the calling thread. Its
-    /// address decides whether the frame is for this host.
+    /// Index of the interface at which it arrives, in the network namespace of the calling thread. The
+    /// interface's address decides whether the frame is for this host.
     pub interface: u32,
-    /// Segments of a train; 0 when it is none.
+    /// Segments of a train; 0 for a single packet.
     pub segments: u32,
     /// Bytes of payload in each segment of a train.
     pub segment_bytes: u32,
-    /// Whether the device has summed the whole packet (CHECKSUM_COMPLETE). The kernel then fails the run with
-    /// EBADMSG when that sum is not that of the packet afterwards.
+    /// Whether the device has computed a checksum of the whole packet (CHECKSUM_COMPLETE). The kernel then
+    /// fails the run with EBADMSG if that does not match the packet afterwards.
     pub is_summed: bool,
-    /// How often the program runs: each time on what the time before left.
+    /// How often the program runs, each time on the result of the time before.
     pub repeat: u32,
 }
 
-/// What came of a [`TestPacket`].
+/// Result of a [`TestPacket`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestResult {
     /// What the program returned, as TC_ACT_*.
     pub action: i32,
-    /// The frame as it is afterwards.
+    /// The frame afterwards.
     pub frame: Vec<u8>,
     /// Mean time of a run.
     pub duration: Duration,
 }
 
-/// Runs a classifier on a packet. aya's `TestRun` can't have the packet summed.
+/// Runs a classifier on a packet. aya's `TestRun` can't set the checksum state.
 ///
 /// Nothing is sent, but maps change as with any packet. Source: bpf(2), BPF_PROG_TEST_RUN, `__sk_buff` in
 /// linux/bpf.h.
@@ -118,20 +118,20 @@ pub fn test_run(program: BorrowedFd<'_>, packet: &TestPacket<'_>) -> io::Result<
     Ok(TestResult { action: attributes.returned as i32, frame, duration })
 }
 
-/// A way through a table of the kernel's, from batch to batch.
+/// The position in a kernel table that is read in batches.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BatchCursor {
-    /// The kernel's own; tables of hashes use four bytes.
+    /// In the kernel's format; hash tables use four bytes.
     place: [u64; 8],
     is_begun: bool,
 }
 
 /// Reads the next entries of a hash table, at most as many as the vectors have room for. `Ok(false)` when
-/// these were the last. Entries that come or go meanwhile may be missed, and none is seen twice unless it
-/// came anew.
+/// these were the last. Entries that are added or removed meanwhile may be missed, and none is returned twice
+/// unless it was added again.
 ///
 /// # Errors
-/// ENOSPC when one bucket of the table holds more entries than there is room for.
+/// ENOSPC if one bucket of the table has more entries than there is room for.
 ///
 /// Source: bpf(2), BPF_MAP_LOOKUP_BATCH.
 pub fn lookup_batch<K: aya::Pod, V: aya::Pod>(
@@ -163,7 +163,7 @@ pub fn lookup_batch<K: aya::Pod, V: aya::Pod>(
         Err(error) => return Err(error),
     };
     let count = (attributes.count as usize).min(room);
-    // SAFETY: the kernel has written so many, and any bytes are a `K` and a `V` (`Pod`).
+    // SAFETY: the kernel has written that many, and any bytes are a valid `K` and `V` (`Pod`).
     unsafe {
         keys.set_len(count);
         values.set_len(count);
@@ -172,7 +172,7 @@ pub fn lookup_batch<K: aya::Pod, V: aya::Pod>(
     Ok(!is_last)
 }
 
-/// Deletes entries of a hash table; those that are gone already are passed over.
+/// Deletes entries from a hash table; missing ones are skipped.
 ///
 /// Source: bpf(2), BPF_MAP_DELETE_BATCH.
 pub fn delete_batch<K: aya::Pod>(map: BorrowedFd<'_>, mut keys: &[K]) -> io::Result<()> {
@@ -186,7 +186,7 @@ pub fn delete_batch<K: aya::Pod>(map: BorrowedFd<'_>, mut keys: &[K]) -> io::Res
         // SAFETY: the kernel reads `count` keys, each of the size of `K`, which outlive the call.
         match unsafe { batch(BPF_MAP_DELETE_BATCH, &mut attributes) } {
             Ok(()) => return Ok(()),
-            // It stops at a key that is not there, and counts those before it.
+            // It stops at a missing key, and counts the keys before it.
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
                 keys = keys.get(attributes.count as usize + 1..).unwrap_or_default();
             }
@@ -197,10 +197,10 @@ pub fn delete_batch<K: aya::Pod>(map: BorrowedFd<'_>, mut keys: &[K]) -> io::Res
 }
 
 /// # Safety
-/// What `attributes` points to must be as the command wants it.
+/// What `attributes` points to must be as the command requires.
 unsafe fn batch(command: libc::c_int, attributes: &mut BatchAttributes) -> io::Result<()> {
     let bytes = size_of::<BatchAttributes>() as libc::c_uint;
-    // SAFETY: the kernel reads and writes `bytes` bytes of `attributes`; the rest is the caller's promise.
+    // SAFETY: the kernel reads and writes `bytes` bytes of `attributes`; the caller vouches for the rest.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), bytes) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -208,7 +208,7 @@ unsafe fn batch(command: libc::c_int, attributes: &mut BatchAttributes) -> io::R
 /// What is attached to the ingress of an interface by tcx: the numbers of the programs in their order, and
 /// those of their links.
 ///
-/// Source: bpf(2), BPF_PROG_QUERY; it takes CAP_NET_ADMIN.
+/// Source: bpf(2), BPF_PROG_QUERY; it requires CAP_NET_ADMIN.
 pub fn tcx_attached(interface: u32) -> io::Result<(Vec<u32>, Vec<u32>)> {
     let (mut programs, mut links) = (vec![0; MOST_TCX_PROGRAMS], vec![0; MOST_TCX_PROGRAMS]);
     let mut attributes = QueryAttributes {
@@ -237,7 +237,7 @@ pub fn tcx_attached(interface: u32) -> io::Result<(Vec<u32>, Vec<u32>)> {
     Ok((programs, links))
 }
 
-/// As many as one place takes (BPF_MPROG_MAX).
+/// The kernel's limit for one hook (BPF_MPROG_MAX).
 const MOST_TCX_PROGRAMS: usize = 64;
 const BPF_PROG_QUERY: libc::c_int = 16;
 const BPF_TCX_INGRESS: u32 = 46;
@@ -276,13 +276,13 @@ struct BatchAttributes {
     flags: u64,
 }
 
-/// Bytes of `struct __sk_buff`, and where its fields lie.
+/// Size of `struct __sk_buff`, and the offsets of its fields.
 const SK_BUFF_BYTES: usize = 192;
 const SK_BUFF_INGRESS: usize = 36;
 const SK_BUFF_INTERFACE: usize = 40;
 const SK_BUFF_SEGMENTS: usize = 164;
 const SK_BUFF_SEGMENT_BYTES: usize = 176;
-/// No packet is longer in the runner.
+/// The longest packet for a test run.
 const PAGE_BYTES: usize = 4096;
 const BPF_PROG_TEST_RUN: libc::c_int = 10;
 const BPF_F_TEST_SKB_CHECKSUM_COMPLETE: u32 = 4;

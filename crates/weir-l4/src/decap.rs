@@ -1,4 +1,4 @@
-//! Takes the outer header off packets of balancers, on a backend: the other end of
+//! Removes the outer header from packets of load balancers, on a backend: the counterpart of
 //! [`Forward::Ipip`](crate::layout::Forward::Ipip).
 
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use crate::program::Error;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/decap.bpf.o"));
 
-/// What became of packets within others, in the order of `enum taken` in `bpf/decap.bpf.c`.
+/// What happened to encapsulated packets, in the order of `enum taken` in `bpf/decap.bpf.c`.
 pub const TAKEN: [&str; 8] = [
     "taken_off",
     "left_stranger",
@@ -27,15 +27,15 @@ pub const TAKEN: [&str; 8] = [
     "drop_refused",
 ];
 
-/// The program that takes outer headers off. It ends with the process.
+/// The program that removes outer headers. It ends with the process.
 pub struct Decapsulator {
     object: Ebpf,
     attachments: Attachments,
 }
 
 impl Decapsulator {
-    /// Loads the program for packets of the balancers `from`, to the addresses `to`; to all of this host's
-    /// where there are none.
+    /// Loads the program for packets from the load balancers `from` to the addresses `to`; to all addresses
+    /// of this host if `to` is empty.
     pub fn load(from: &[IpAddr], to: &[IpAddr]) -> Result<Decapsulator, Error> {
         let mut object = EbpfLoader::new().load(OBJECT)?;
         for (name, list) in [("balancers", from), ("destinations", to)] {
@@ -56,9 +56,9 @@ impl Decapsulator {
             .map_err(|source| Error::Attach { interface: interface.to_owned(), source })
     }
 
-    /// Attaches it again to those of these interfaces that do not run it: they came anew by their names, or
-    /// another process has taken it off. Gives their names, and why it could not be done at others; one that
-    /// is not there has its turn later.
+    /// Attaches it again to those of these interfaces that do not run it: they were created anew under their
+    /// names, or another process has detached it. Returns their names, and the errors for others; an
+    /// interface that does not exist is tried again later.
     pub fn attach_again(&mut self, interfaces: &[String]) -> Result<(Vec<String>, Vec<Error>), Error> {
         let host = Host::read().map_err(Error::Interfaces)?;
         let program = classifier(&mut self.object).info()?.id();
@@ -73,7 +73,7 @@ impl Decapsulator {
         Ok((attached, failed))
     }
 
-    /// Packets so far, a train counted by its segments, in the order of [`TAKEN`].
+    /// Packets so far, counting a train by its segments, in the order of [`TAKEN`].
     pub fn counts(&mut self) -> Result<[u64; TAKEN.len()], Error> {
         let map: PerCpuArray<_, u64> = PerCpuArray::try_from(map(&mut self.object, "taken"))?;
         let mut counts = [0; TAKEN.len()];

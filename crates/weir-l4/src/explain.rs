@@ -1,7 +1,7 @@
-//! What would become of a packet: the program itself, run on one that is made up.
+//! What would happen to a packet: runs the program itself on a made-up one.
 //!
-//! The program that is asked is compiled from the same source as the one that forwards, and goes by the same
-//! maps, but remembers no flow and counts nothing.
+//! The program for this is compiled from the same source as the one that forwards, and uses the same maps,
+//! but stores no flow and counts nothing.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
@@ -12,40 +12,40 @@ use crate::host::Interface;
 use crate::layout::{Address, TCP, Trace, TraceStep, UDP, Verdict};
 use crate::program::{Error, Program, Sizes};
 
-/// A packet that might come: the first of a connection, or a datagram.
+/// A possible packet: the first of a connection, or a datagram.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet {
-    /// Who sends it.
+    /// The sender.
     pub source: SocketAddr,
-    /// To whom; of the same family.
+    /// The receiver, of the same family.
     pub destination: SocketAddr,
     /// [`TCP`] or [`UDP`].
     pub protocol: u8,
 }
 
-/// What the program did with it.
+/// What the program did with a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explained {
-    /// What it noted on its way, in order, with the number beside each step.
+    /// The steps it recorded, in order, each with its number.
     pub steps: Vec<(TraceStep, u32)>,
-    /// How it ended; `None` for a packet that is left to the host's own stack.
+    /// The final verdict; `None` for a packet that is left to the host's own stack.
     pub verdict: Option<Verdict>,
-    /// Source and destination of what leaves instead: the packet rewritten, or an answer to it.
+    /// Source and destination of the packet that leaves instead: the rewritten packet, or an answer to it.
     pub becomes: Option<(SocketAddr, SocketAddr)>,
-    /// Those of the outer packet that it leaves within, by IP-in-IP.
+    /// Source and destination of the outer packet, for IP-in-IP.
     pub within: Option<(IpAddr, IpAddr)>,
 }
 
-/// The program that explains.
+/// The program for explanations.
 pub struct Explainer(Program);
 
 impl Explainer {
-    /// Goes by the maps that another process or this one has pinned below `directory` in this size.
+    /// Uses the maps that this or another process has pinned below `directory` with these sizes.
     pub fn open(directory: &Path, sizes: Sizes) -> Result<Explainer, Error> {
         Program::open_to_explain(directory, sizes).map(Explainer)
     }
 
-    /// Runs the program on a packet as if it had come in by `interface`.
+    /// Runs the program on a packet as if it had arrived at `interface`.
     pub fn explain(&mut self, packet: &Packet, interface: &Interface) -> Result<Explained, Error> {
         let frame = frame_of(packet, interface.mac);
         self.0.array::<Trace>("trace")?.set(0, Trace::default(), 0)?;
@@ -79,7 +79,7 @@ const ETHERNET: usize = 14;
 const HOPS: u8 = 64;
 const SYN: u8 = 2;
 
-/// A frame to `mac` that holds a SYN, or a datagram of 8 bytes.
+/// A frame to `mac` with a SYN, or with a datagram of 8 bytes.
 fn frame_of(packet: &Packet, mac: [u8; 6]) -> Vec<u8> {
     let (source, destination) = (packet.source.ip().to_canonical(), packet.destination.ip().to_canonical());
     let mut transport = Vec::from(packet.source.port().to_be_bytes());
@@ -131,7 +131,7 @@ fn frame_of(packet: &Packet, mac: [u8; 6]) -> Vec<u8> {
     transport[sum_at..sum_at + 2].copy_from_slice(&sum.to_be_bytes());
     let mut frame = Vec::with_capacity(ETHERNET + header.len() + transport.len());
     frame.extend(mac);
-    // A locally administered address: nobody's.
+    // A locally administered address that no interface has.
     frame.extend([2, 0, 0, 0, 0, 1]);
     frame.extend(kind.to_be_bytes());
     frame.extend(header);
@@ -147,7 +147,8 @@ fn sum_of(bytes: &[u8]) -> u16 {
     !(((sum & 0xffff) + (sum >> 16)) as u16)
 }
 
-/// The ends of an outer packet, and the one within; of any other nothing, and the packet itself.
+/// The addresses of an outer packet, and the packet inside; for any other packet, `None` and the packet
+/// itself.
 fn unwrapped(packet: &[u8]) -> (Option<(IpAddr, IpAddr)>, &[u8]) {
     let header = match (packet.first().map(|first| first >> 4), packet.get(9), packet.get(6)) {
         (Some(4), Some(4), _) => 20,
@@ -158,7 +159,7 @@ fn unwrapped(packet: &[u8]) -> (Option<(IpAddr, IpAddr)>, &[u8]) {
     (ends, packet.get(header..).unwrap_or_default())
 }
 
-/// Source and destination of a packet, with ports where it is of TCP or UDP. `None` when it is cut short.
+/// Source and destination of a packet, with ports for TCP and UDP. `None` if it is truncated.
 fn ends_of(packet: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
     let address = |at: usize, bytes: usize| -> Option<IpAddr> {
         let octets = packet.get(at..at + bytes)?;

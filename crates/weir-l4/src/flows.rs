@@ -1,7 +1,7 @@
-//! Flows that the program remembers: read, and swept, a batch at a time.
+//! The program's flow tables: read, and swept, one batch at a time.
 //!
-//! A million flows are two million entries. None of this holds them all: what becomes of an entry is decided
-//! from it alone, or from it and the entry of its other direction.
+//! A million flows are two million entries. They are never all in memory: the fate of an entry is decided
+//! from it alone, or from it and the entry for the other direction.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,70 +13,70 @@ use aya::maps::{HashMap, Map, MapData, MapError};
 use crate::bpf::{BatchCursor, delete_batch, lookup_batch};
 use crate::layout::{Direction, Flow, FlowKey4, FlowKey6, Forward, SEEN_DATA, SEEN_FIN, SEEN_RST, TCP};
 
-/// Entries that are read at a time; no bucket of the kernel's has as many.
+/// Entries read at a time; no bucket in the kernel has as many.
 const BATCH: usize = 4_096;
 
-/// What a flow to a client is followed for after both sides have ended it: late segments still find their
-/// way.
+/// How long a flow is kept after both sides have ended it, so that late segments still get through.
 const OVER: Duration = Duration::from_secs(10);
-/// The same by full-NAT: as long as the backend may keep the two ends to itself (TIME-WAIT, a minute on
-/// Linux), since the port would be another client's then.
+/// The same for full-NAT: as long as the backend may keep the connection in TIME-WAIT (a minute on Linux),
+/// since the port could be reused for another client.
 const OVER_BY_FULL_NAT: Duration = Duration::from_secs(60);
-/// The same by DSR and IP-in-IP: only the client was heard to end it, and the backend may go on for as long.
+/// The same for DSR and IP-in-IP: only the client's end was seen, and the backend may continue for this long.
 const OVER_ONE_WAY: Duration = Duration::from_secs(120);
-/// What a client that has ended a connection by DSR or IP-in-IP may be silent for while the backend still
-/// sends: longer than acknowledgements of a download are apart, over a link that loses some as well.
+/// With DSR or IP-in-IP, how long a client that has ended a connection may be silent while the backend still
+/// sends: longer than the acknowledgements of a download are apart, even over a link with some loss.
 const ENDING: Duration = Duration::from_secs(5);
-/// Ticks after its own end in which a client acknowledges no more than that of the backend.
+/// After its own end, a client that sends nothing later than this many ticks has only acknowledged the
+/// backend's end.
 const FAREWELL_TICKS: u32 = 2;
-/// What a connection is followed for whose backend, or whose client, has not answered yet.
+/// How long a connection is kept if its backend or its client has not answered yet.
 const OPENING: Duration = Duration::from_secs(60);
-/// What is asked past the listeners is remembered for; the next packet remembers it anew.
+/// How long a direct flow, past the listeners, is remembered; the next packet adds it again.
 const DIRECT_IDLE: Duration = Duration::from_secs(60);
 
 /// One tick of the program's clock: 2^30 ns.
 const TICK_BITS: u32 = 30;
 
-/// The ticks of a time on CLOCK_MONOTONIC, or of a span, rounded up.
+/// A CLOCK_MONOTONIC time, or a duration, in ticks, rounded up.
 pub fn ticks(time: Duration) -> u32 {
     (time.as_nanos().div_ceil(1 << TICK_BITS)) as u32
 }
 
-/// The span of so many ticks.
+/// The duration of this many ticks.
 pub fn span_of(ticks: u32) -> Duration {
     Duration::from_nanos(u64::from(ticks) << TICK_BITS)
 }
 
-/// What a sweep found.
+/// Result of a sweep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Flows that stay, by number of their listener.
+    /// Number of flows that stay, by number of their listener.
     pub by_listener: BTreeMap<u32, u64>,
-    /// Of those the ones that are not over.
+    /// How many of those are not over.
     pub open_by_listener: BTreeMap<u32, u64>,
     /// Flows that stay and are not over, by number of their backend.
     pub by_backend: BTreeMap<u32, u64>,
-    /// Of those the ones whose client has ended them, and since acknowledged nothing but perhaps the
-    /// backend's end: most are over, and the program counts them so.
+    /// How many of those the client has ended and then acknowledged at most the backend's end: most of them
+    /// are over, and the program counts them as such.
     pub ended_by_backend: BTreeMap<u32, u64>,
 }
 
-/// How far a flow has come.
+/// The state of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// TCP: the handshake is not through.
+    /// TCP: the handshake is not complete.
     Opening,
-    /// Packets go both ways, or may; every flow of UDP.
+    /// Packets are or may be sent in both directions; every UDP flow.
     Open,
-    /// TCP: both sides have ended it, or one has broken it off. By DSR and IP-in-IP, where only the client is
-    /// heard: it has ended it, and been silent for 5 s.
+    /// TCP: both sides have ended it, or one has reset it. With DSR and IP-in-IP, where only the client is
+    /// seen: it has ended it, and has been silent for 5 s.
     Over,
-    /// Somebody asks a backend by its own address, past the listeners.
+    /// A client uses a backend by its own address, past the listeners.
     Direct,
 }
 
 impl Stage {
-    /// The word that `weir flows` has for it.
+    /// The word for it in `weir flows`.
     pub const fn word(self) -> &'static str {
         match self {
             Stage::Opening => "opening",
@@ -86,7 +86,7 @@ impl Stage {
         }
     }
 
-    /// Of a flow at this tick, by the entry to its backend, and by that to its client where it is needed.
+    /// The stage of a flow at this tick, from the entry to its backend, and the one to its client if needed.
     fn of(key: &FlowKey6, flow: &Flow, now: u32, other: &mut dyn FnMut() -> Option<Flow>) -> Stage {
         if flow.direction == Direction::Direct as u8 {
             return Stage::Direct;
@@ -94,7 +94,7 @@ impl Stage {
         if key.protocol != TCP {
             return Stage::Open;
         }
-        // Either direction is told of a reset, but each has its own FIN.
+        // A reset is recorded in both directions, but a FIN only in its own.
         if flow.seen & SEEN_RST != 0 {
             return Stage::Over;
         }
@@ -105,11 +105,11 @@ impl Stage {
             };
             return if is_over { Stage::Over } else { Stage::Open };
         }
-        // Who has not sent an acknowledgement yet has not heard the backend.
+        // A client that has not sent an acknowledgement has not seen the backend's answer.
         if flow.seen & SEEN_DATA == 0 { Stage::Opening } else { Stage::Open }
     }
 
-    /// Its longest silence, where its listener allows `idle`.
+    /// Its longest silence, if its listener allows `idle`.
     fn patience(self, flow: &Flow, idle: Duration) -> Duration {
         match self {
             Stage::Opening => OPENING.min(idle),
@@ -122,13 +122,13 @@ impl Stage {
     }
 }
 
-/// Answers of its backend do not come by here.
+/// Whether answers of its backend bypass this host.
 fn is_one_way(flow: &Flow) -> bool {
     flow.forward >= Forward::Dsr as u8
 }
 
-/// Whether the client of a flow has ended it and acknowledged nothing since but perhaps the backend's end,
-/// where only the client is heard.
+/// Whether the client of a flow has ended it and then acknowledged at most the backend's end, for flows where
+/// only the client is seen.
 fn is_ended(key: &FlowKey6, flow: &Flow) -> bool {
     let since_then = flow.last_tick.wrapping_sub(flow.sequence);
     key.protocol == TCP && is_one_way(flow) && flow.seen & SEEN_FIN != 0 && since_then < FAREWELL_TICKS
@@ -137,25 +137,25 @@ fn is_ended(key: &FlowKey6, flow: &Flow) -> bool {
 /// A flow, as `weir flows` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remembered {
-    /// Where its packets come from and go to, as the client sends them.
+    /// The source and destination of its packets, as the client sends them.
     pub key: FlowKey6,
-    /// What they become.
+    /// How they are forwarded.
     pub flow: Flow,
-    /// How far it has come.
+    /// Its stage.
     pub stage: Stage,
-    /// Since its last packet, of either direction.
+    /// Time since its last packet, in either direction.
     pub silent: Duration,
 }
 
-/// The tables of flows of both families. A handle of its own: another thread may hold the program.
+/// The flow tables of both families. It has its own descriptors, as another thread may hold the program.
 pub struct FlowTables {
-    /// Those that are settled, and those that are opening.
+    /// For each, settled flows and flows that are opening.
     four: [Table<FlowKey4>; 2],
     six: [Table<FlowKey6>; 2],
 }
 
 impl FlowTables {
-    /// Of descriptors of `flows4` and `opening4`, and of `flows6` and `opening6`.
+    /// From descriptors of `flows4` and `opening4`, and of `flows6` and `opening6`.
     pub fn new(four: [OwnedFd; 2], six: [OwnedFd; 2]) -> Result<FlowTables, MapError> {
         let ([settled4, opening4], [settled6, opening6]) = (four, six);
         Ok(FlowTables {
@@ -164,8 +164,8 @@ impl FlowTables {
         })
     }
 
-    /// Shows each flow to `take`, until that says `false`. `now` is the time on CLOCK_MONOTONIC. Flows that
-    /// come or go meanwhile may be missed.
+    /// Passes each flow to `take`, until that returns `false`. `now` is the CLOCK_MONOTONIC time. Flows that
+    /// are added or removed meanwhile may be missed.
     pub fn each(&self, now: Duration, take: &mut dyn FnMut(&Remembered) -> bool) -> io::Result<()> {
         let mut goes_on = true;
         for table in &self.four {
@@ -177,9 +177,9 @@ impl FlowTables {
         Ok(())
     }
 
-    /// Lets flows go that were silent for too long, and counts those that stay. `idle` is the longest silence
-    /// of a flow of the listener of this number, `now` the time on CLOCK_MONOTONIC. A million flows take most
-    /// of a second; `meanwhile` is called every few milliseconds.
+    /// Removes flows that were silent for too long, and counts those that stay. `idle` returns the longest
+    /// silence for flows of the listener with this number; `now` is the CLOCK_MONOTONIC time. A million flows
+    /// take most of a second; `meanwhile` is called every few milliseconds.
     pub fn sweep(
         &self,
         now: Duration,
@@ -197,7 +197,7 @@ impl FlowTables {
     }
 }
 
-/// The table of a family.
+/// The tables of one family.
 struct Table<K: aya::Pod> {
     map: OwnedFd,
     entries: HashMap<MapData, K, Flow>,
@@ -210,7 +210,8 @@ impl<K: aya::Pod + From<FlowKey6> + Into<FlowKey6>> Table<K> {
         Ok(Table { map, entries })
     }
 
-    /// The other direction of a flow: nothing when that is not remembered, or is another flow's by now.
+    /// The entry for the other direction of a flow; `None` if there is none, or it belongs to another flow by
+    /// now.
     fn other(&self, key: &FlowKey6, flow: &Flow) -> Option<Flow> {
         let other = self.entries.get(&key.other_way(flow).into(), 0).ok()?;
         let is_its_own = (other.source, other.source_port) == (key.destination, key.destination_port)
@@ -218,7 +219,7 @@ impl<K: aya::Pod + From<FlowKey6> + Into<FlowKey6>> Table<K> {
         is_its_own.then_some(other)
     }
 
-    /// Gives each batch to `take`, until that says `false`.
+    /// Passes each batch to `take`, until that returns `false`.
     fn batches(&self, mut take: impl FnMut(&[K], &[Flow]) -> io::Result<bool>) -> io::Result<()> {
         let mut cursor = BatchCursor::default();
         let (mut keys, mut flows) = (Vec::with_capacity(BATCH), Vec::with_capacity(BATCH));
@@ -295,7 +296,7 @@ impl<K: aya::Pod + From<FlowKey6> + Into<FlowKey6>> Table<K> {
     }
 }
 
-/// One direction of a flow, as a sweep meets it.
+/// One direction of a flow in a sweep.
 struct SweptEntry<'e> {
     key: &'e FlowKey6,
     flow: &'e Flow,
@@ -303,28 +304,28 @@ struct SweptEntry<'e> {
     idle: Duration,
 }
 
-/// What becomes of an entry.
+/// What to do with an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// It stays, and is counted with its other direction, or with none.
+    /// It stays, and is counted with the other direction, or not at all.
     Stays,
-    /// It stays, and stands for its flow.
+    /// It stays, and counts as a flow in this stage.
     StaysOf(Stage),
-    /// It goes.
+    /// Remove it.
     Goes,
-    /// Both directions go.
+    /// Remove both directions.
     GoesWithTheOther,
 }
 
 impl SweptEntry<'_> {
-    /// `other` looks up the other direction, which costs a call of the kernel: it is asked for what this one
-    /// does not tell.
+    /// `other` looks up the other direction, which takes a system call: it is called only if this one does
+    /// not suffice.
     fn fate(&self, other: &mut dyn FnMut() -> Option<Flow>) -> Fate {
         let (key, flow) = (self.key, self.flow);
         let mut known = None;
         let mut other = || *known.get_or_insert_with(&mut *other);
         if flow.direction == Direction::ToClient as u8 {
-            // The direction to the backend stands for the flow, as long as it is remembered.
+            // The entry to the backend represents the flow, as long as it exists.
             let is_left = self.is_silent(flow.last_tick, self.idle) && other().is_none();
             return if is_left { Fate::Goes } else { Fate::Stays };
         }

@@ -1,4 +1,4 @@
-//! What this host has: interfaces, addresses, routes; and when any of it changes. Read from the kernel by
+//! This host's interfaces, addresses and routes, and notification of changes. Read from the kernel with
 //! rtnetlink(7).
 
 use std::cmp::Reverse;
@@ -19,40 +19,40 @@ pub struct Interface {
     pub index: u32,
     /// Its name.
     pub name: String,
-    /// Its address on the link; zeros where it has none of Ethernet's.
+    /// Its MAC address; zeros if it has no Ethernet address.
     pub mac: [u8; 6],
     /// Whether it is up.
     pub is_up: bool,
-    /// Whether its frames have headers of Ethernet, and it is not the loopback.
+    /// Whether its frames have Ethernet headers, and it is not the loopback.
     pub is_ethernet: bool,
     /// Whether it is one end of a veth pair whose other end is in another network namespace.
     pub leads_to_namespace: bool,
-    /// Index of the bridge or bond that it is a port of; 0 where it is none.
+    /// Index of the bridge or bond that it is a port of; 0 if none.
     pub port_of: u32,
 }
 
-/// A way to a network.
+/// A route to a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The network's address.
     pub network: IpAddr,
     /// Length of its prefix.
     pub prefix: u8,
-    /// Of routes to one network the least is taken (RTA_PRIORITY).
+    /// Among routes to one network, the one with the lowest metric is used (RTA_PRIORITY).
     pub metric: u32,
     /// Index of the interface.
     pub interface: u32,
-    /// Whether it leads by a router, and not to the link itself.
+    /// Whether it leads through a router, and not directly to the link.
     pub is_behind_router: bool,
 }
 
-/// As `struct way_out`: the index of an interface, and 1 where a router is next.
+/// As `struct way_out`: the index of an interface, and 1 if the next hop is a router.
 pub type WayOut = [u32; 2];
 
-/// Networks that ways are kept of (`MAX_WAYS`): those of the shortest prefixes.
+/// Most networks whose routes are stored (`MAX_WAYS`): those with the shortest prefixes.
 pub const MOST_WAYS: usize = 4096;
 
-/// What this host has at one moment.
+/// The state of this host at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
     /// Interfaces.
@@ -66,7 +66,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Asks the kernel.
+    /// Reads it from the kernel.
     pub fn read() -> io::Result<Host> {
         let mut host = Host::default();
         dump(GET_LINK, ALL, &mut |message| host.interfaces.extend(interface(message)))?;
@@ -76,8 +76,8 @@ impl Host {
         Ok(host)
     }
 
-    /// Index of the interface that the longest matching route has, of those the one of the least metric; 0
-    /// when no route leads there.
+    /// Index of the interface of the longest matching route, with the lowest metric among several; 0 if no
+    /// route matches.
     pub fn interface_to(&self, address: IpAddr) -> u32 {
         let address = address.to_canonical();
         let matching = self.routes.iter().filter(|route| route.leads_to(address));
@@ -85,8 +85,8 @@ impl Host {
         preferred.map_or(0, |route| route.interface)
     }
 
-    /// The way to each network, by the length of its prefix (of an IPv4 network with 96 bits before it) and
-    /// its address: the first [`MOST_WAYS`].
+    /// The route to each network, by prefix length (for IPv4 networks plus 96) and address: the first
+    /// [`MOST_WAYS`].
     pub fn ways(&self) -> BTreeMap<(u32, Address), WayOut> {
         let mut found: BTreeMap<(u32, Address), (u32, WayOut)> = BTreeMap::new();
         for route in &self.routes {
@@ -100,18 +100,18 @@ impl Host {
         found.into_iter().take(MOST_WAYS).map(|(key, (_, way))| (key, way)).collect()
     }
 
-    /// The address of this host that packets to `address` come from when they are its own: the one that the
-    /// route prefers. `None` when no route leads there.
+    /// The source address of this host's own packets to `address`, which is the one that the route prefers.
+    /// `None` if there is no route.
     pub fn source_to(address: IpAddr) -> Option<IpAddr> {
         let any =
             if address.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
         let socket = UdpSocket::bind((any, 0)).ok()?;
-        // Nothing is sent; of which port is asked does not matter.
+        // Nothing is sent, and the port does not matter.
         socket.connect((address, 9)).ok()?;
         Some(socket.local_addr().ok()?.ip())
     }
 
-    /// Names of the interfaces that some route leads out by: where clients and backends are.
+    /// Names of the interfaces that some route leads out through, which is where clients and backends are.
     pub fn routed_interfaces(&self) -> BTreeSet<String> {
         let used: BTreeSet<u32> = self.routes.iter().map(|route| route.interface).collect();
         let chosen =
@@ -119,7 +119,7 @@ impl Host {
         chosen.map(|one| one.name.clone()).collect()
     }
 
-    /// Names of the interfaces that have one of the wanted addresses.
+    /// Names of the interfaces that have an address for which `is_wanted` is true.
     pub fn interfaces_with(&self, is_wanted: impl Fn(IpAddr) -> bool) -> BTreeSet<String> {
         let held = self.holders.iter().filter(|(address, _)| is_wanted((*address).into()));
         let holders: BTreeSet<u32> = held.map(|(_, index)| *index).collect();
@@ -128,24 +128,24 @@ impl Host {
         chosen.map(|one| one.name.clone()).collect()
     }
 
-    /// Whether an interface is up, wanted by its name, and not of Ethernet.
+    /// Whether some interface with a wanted name is up, but not Ethernet.
     pub fn has_of_other_kind(&self, is_wanted: impl Fn(&str) -> bool) -> bool {
         self.interfaces.iter().any(|one| !one.is_ethernet && one.is_up && is_wanted(&one.name))
     }
 
-    /// Names of the interfaces that are up and wanted by their name.
+    /// Names of the Ethernet interfaces that are up and have a wanted name.
     pub fn interfaces_that(&self, is_wanted: impl Fn(&str) -> bool) -> BTreeSet<String> {
         let chosen =
             self.interfaces.iter().filter(|one| one.is_ethernet && one.is_up && is_wanted(&one.name));
         chosen.map(|one| one.name.clone()).collect()
     }
 
-    /// Name of an interface by its index; `None` where there is none.
+    /// Name of the interface with this index; `None` if there is none.
     pub fn name_of(&self, index: u32) -> Option<String> {
         self.interfaces.iter().find(|one| one.index == index).map(|one| one.name.clone())
     }
 
-    /// Index of an interface by its name; `None` where there is none.
+    /// Index of the interface with this name; `None` if there is none.
     pub fn index_of(&self, name: &str) -> Option<u32> {
         self.interfaces.iter().find(|one| one.name == name).map(|one| one.index)
     }
@@ -170,11 +170,11 @@ impl Route {
     }
 }
 
-/// Tells of changes.
+/// Notifies of changes.
 pub struct Watch(OwnedFd);
 
 impl Watch {
-    /// From now on.
+    /// Starts to watch.
     pub fn open() -> io::Result<Watch> {
         const LINK: u32 = 0x1;
         const NEIGHBOUR: u32 = 0x4;
@@ -184,12 +184,12 @@ impl Watch {
         Ok(Watch(socket))
     }
 
-    /// Waits for a change; says whether more than neighbours may have changed.
+    /// Waits for a change; returns whether anything other than neighbours may have changed.
     pub fn wait(&self) -> io::Result<bool> {
         let mut buffer = vec![0; BUFFER];
         let bytes = match rustix::net::recv(&self.0, &mut buffer[..], RecvFlags::empty()) {
             Ok((bytes, _)) => bytes,
-            // More came than the socket holds: anything may have changed.
+            // The socket's buffer overflowed: anything may have changed.
             Err(rustix::io::Errno::NOBUFS) => return Ok(true),
             Err(error) => return Err(error.into()),
         };
@@ -198,7 +198,7 @@ impl Watch {
     }
 }
 
-/// Room for one answer of the kernel, which fills at most 32 KiB at a time.
+/// Buffer size for one answer of the kernel, which fills at most 32 KiB at a time.
 pub(crate) const BUFFER: usize = 64 << 10;
 const GET_LINK: u16 = 18;
 const GET_ADDRESS: u16 = 22;
@@ -207,13 +207,13 @@ const GET_FILTER: u16 = 46;
 
 fn open(at: SocketAddrNetlink) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
-    // No protocol is rtnetlink's: NETLINK_ROUTE is 0.
+    // NETLINK_ROUTE, the protocol of rtnetlink, is 0, which is also the default.
     let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
     rustix::net::bind(&socket, &at)?;
     Ok(socket)
 }
 
-/// Numbers of the programs that filters of BPF at the ingress of an interface have (clsact).
+/// Numbers of the programs in BPF filters at the ingress of an interface (clsact).
 pub(crate) fn filters(interface: u32) -> io::Result<Vec<u32>> {
     /// TC_H_CLSACT with TC_H_MIN_INGRESS.
     const INGRESS: u32 = 0xffff_fff2;
@@ -226,7 +226,7 @@ pub(crate) fn filters(interface: u32) -> io::Result<Vec<u32>> {
     Ok(found)
 }
 
-/// `struct tcmsg` and its attributes; TCA_BPF_ID among the options of a filter of BPF.
+/// `struct tcmsg` and its attributes; TCA_BPF_ID is among the options of a BPF filter.
 fn program_of_filter(message: &Message<'_>) -> Option<u32> {
     let of = |wanted: u16| attributes(message.body, 20).find(|(kind, _)| *kind == wanted);
     of(1).filter(|(_, kind)| kind.starts_with(b"bpf"))?;
@@ -234,10 +234,10 @@ fn program_of_filter(message: &Message<'_>) -> Option<u32> {
     attributes(options, 0).find(|(kind, _)| *kind == 11).and_then(|(_, value)| u32_at(value, 0))
 }
 
-/// What follows the header of a request for all of a kind.
+/// The part after the header in a request for all objects of a kind.
 const ALL: [u8; 20] = [0; 20];
 
-/// Asks for all of a kind, of what `about` says, and gives each answer to `take`.
+/// Requests all objects of a kind, filtered by `about`, and passes each answer to `take`.
 fn dump(kind: u16, about: [u8; 20], take: &mut dyn FnMut(&Message<'_>)) -> io::Result<()> {
     /// NLM_F_REQUEST and NLM_F_DUMP.
     const REQUEST: u16 = 0x301;
@@ -265,7 +265,7 @@ fn dump(kind: u16, about: [u8; 20], take: &mut dyn FnMut(&Message<'_>)) -> io::R
 pub(crate) const ERROR: u16 = 2;
 pub(crate) const DONE: u16 = 3;
 
-/// One message: its kind, and what follows its header.
+/// One message: its kind, and the bytes after its header.
 pub(crate) struct Message<'b> {
     pub(crate) kind: u16,
     pub(crate) body: &'b [u8],
@@ -285,7 +285,7 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..at + 2)?.try_into().ok().map(u16::from_ne_bytes)
 }
 
-/// The messages that a buffer holds, aligned to four bytes each.
+/// The messages in a buffer, each aligned to four bytes.
 pub(crate) fn messages(mut buffer: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let length = u32_at(buffer, 0)? as usize;
@@ -295,12 +295,12 @@ pub(crate) fn messages(mut buffer: &[u8]) -> impl Iterator<Item = Message<'_>> {
     })
 }
 
-/// The attributes behind a message's own head of `head` bytes.
+/// The attributes after a message's own header of `head` bytes.
 fn attributes(body: &[u8], head: usize) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = body.get(head..).unwrap_or_default();
     std::iter::from_fn(move || {
         let length = usize::from(u16_at(rest, 0)?);
-        // The upper bits say that attributes are nested, or of which byte order they are.
+        // The upper bits say whether attributes are nested, and their byte order.
         let attribute = (u16_at(rest, 2)? & 0x3fff, rest.get(4..length)?);
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
         Some(attribute)
@@ -347,12 +347,12 @@ fn address(message: &Message<'_>) -> Option<(Address, u32)> {
     let of = |wanted: u16| {
         attributes(message.body, 8).find(|(kind, _)| *kind == wanted).and_then(|(_, value)| ip(value))
     };
-    // On a link between two points the one is the far end's, the other our own.
+    // On a point-to-point link one address is the far end's, the other our own.
     let found = of(2).or_else(|| of(1)).map(Address::from)?;
     Some((found, u32_at(message.body, 4)?))
 }
 
-/// `struct rtmsg` and its attributes: a route each for the ways that share it.
+/// `struct rtmsg` and its attributes: one route for each next hop.
 fn routes(message: &Message<'_>) -> Vec<Route> {
     const UNICAST: u8 = 1;
     const MAIN: u8 = 254;
@@ -379,7 +379,7 @@ fn routes(message: &Message<'_>) -> Vec<Route> {
     ways.into_iter().map(route).collect()
 }
 
-/// Interfaces of a list of `struct rtnexthop`, and whether a router (RTA_GATEWAY, RTA_VIA) is next there.
+/// Interfaces in a list of `struct rtnexthop`, and whether the next hop is a router (RTA_GATEWAY, RTA_VIA).
 fn several_ways(mut list: &[u8]) -> Vec<(u32, bool)> {
     let mut found = Vec::new();
     while let (Some(length), Some(interface)) = (u16_at(list, 0), u32_at(list, 4)) {

@@ -1,5 +1,4 @@
-//! The kernel plane as its owner sees it: what is wanted is put into the maps, flows are swept, counters are
-//! read.
+//! The kernel plane for its owner: writes what is wanted into the maps, sweeps flows, and reads counters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,12 +20,12 @@ use crate::plan::{Held, Write, plan};
 use crate::program::{Error, NetworkKey, Program, Sizes};
 use crate::wanted::{self, Wanted};
 
-/// What is wanted was not put in force.
+/// Why what is wanted was not put in force.
 #[derive(Debug)]
 pub enum ApplyError {
     /// More is wanted than there is room for; nothing was changed.
     Full(Full),
-    /// The kernel refused a write; what was in force may be so in part.
+    /// The kernel refused a write; the change may be in force in part.
     Kernel(Error),
 }
 
@@ -47,19 +46,19 @@ impl From<MapError> for ApplyError {
     }
 }
 
-/// The program, its maps, and what they hold.
+/// The program, its maps, and their content.
 pub struct Kernel {
     program: Program,
     held: Held,
     sizes: Sizes,
-    /// By how much the last sweep found more flows of a backend than the program counts.
+    /// How many more flows of a backend the last sweep found than the program counts.
     drifts: BTreeMap<u32, i64>,
-    /// Numbers of listeners with interfaces by which they take new flows, as the map has them.
+    /// Numbers of listeners, each with an interface through which they take new flows, as in the map.
     interfaces: BTreeSet<[u32; 2]>,
 }
 
 impl Kernel {
-    /// With the maps below `directory`, and what they hold from an earlier process.
+    /// With the maps below `directory`, and what an earlier process has left in them.
     pub fn open(directory: &Path, sizes: Sizes) -> Result<Kernel, Error> {
         let mut program = Program::open(directory, sizes)?;
         let held = adopt(&mut program, sizes)?;
@@ -67,17 +66,17 @@ impl Kernel {
         Ok(Kernel { program, held, sizes, drifts: BTreeMap::new(), interfaces })
     }
 
-    /// The program, to attach it.
+    /// The program, for attaching.
     pub fn program(&mut self) -> &mut Program {
         &mut self.program
     }
 
-    /// A handle of the tables of flows.
+    /// A separate handle to the flow tables.
     pub fn flow_tables(&mut self) -> Result<FlowTables, Error> {
         self.program.flow_tables()
     }
 
-    /// Entries that each table of flows has room for: of one that was taken over, as many as it was made for.
+    /// Capacity of each flow table, in entries; one that was taken over keeps its original capacity.
     pub fn flow_entries(&mut self) -> Result<u32, Error> {
         self.program.flow_entries()
     }
@@ -87,12 +86,12 @@ impl Kernel {
         self.program.was_there()
     }
 
-    /// Takes the plane away, and all its flows.
+    /// Removes the plane with all its flows.
     pub fn remove(self) {
         self.program.remove();
     }
 
-    /// Goes by what the maps hold now, and pins them where they are not: another process had them.
+    /// Reads the maps again, and pins them if need be, after another process has had access to them.
     pub fn take_back(&mut self) -> Result<(), Error> {
         self.program.pin_again()?;
         self.held = adopt(&mut self.program, self.sizes)?;
@@ -105,19 +104,19 @@ impl Kernel {
         let (writes, next) = plan(&self.held, wanted, interface_to).map_err(ApplyError::Full)?;
         let meant: BTreeSet<[u32; 2]> =
             wanted.listeners.iter().flat_map(|one| meant_by(one, &next)).collect();
-        // Before listeners are confined to them; others stay until none is.
+        // Comes before listeners are confined to these; other interfaces stay until no listener needs them.
         self.put_interfaces(&meant, false)?;
         for write in &writes {
             put_in(&mut self.program, write)?;
         }
         self.put_interfaces(&meant, true)?;
-        // Only now: after a write that failed, the next plan begins from what was there and writes all of it
+        // Not earlier: if a write failed, the next plan starts from the old state and writes everything
         // again.
         self.held = next;
         Ok(())
     }
 
-    /// Has listeners take new flows by these interfaces, and where `is_all` by no others.
+    /// Lets listeners take new flows through these interfaces and, if `is_all`, through no others.
     fn put_interfaces(&mut self, meant: &BTreeSet<[u32; 2]>, is_all: bool) -> Result<(), MapError> {
         let mut table = self.program.table::<[u32; 2], u32>("listener_interfaces")?;
         let new: Vec<[u32; 2]> = meant.difference(&self.interfaces).copied().collect();
@@ -133,18 +132,18 @@ impl Kernel {
         Ok(())
     }
 
-    /// Says which addresses are this host's own; gives the number of those that there is no room for.
+    /// Sets this host's own addresses; returns how many there is no room for.
     pub fn set_host_addresses(&mut self, addresses: &BTreeSet<Address>) -> Result<usize, Error> {
         put_all(&mut self.program, "host_addresses", addresses)
     }
 
-    /// Says which interfaces lead into other namespaces of this host, by index; gives the number of those
-    /// that there is no room for.
+    /// Sets the interfaces that lead into other namespaces of this host, by index; returns how many there is
+    /// no room for.
     pub fn set_local_peers(&mut self, interfaces: &BTreeSet<u32>) -> Result<usize, Error> {
         put_all(&mut self.program, "local_peers", interfaces)
     }
 
-    /// Says which ways this host's routes have: see [`Host::ways`](crate::host::Host::ways).
+    /// Sets this host's routes: see [`Host::ways`](crate::host::Host::ways).
     pub fn set_ways(&mut self, wanted: &BTreeMap<(u32, Address), WayOut>) -> Result<(), Error> {
         let mut ways = self.program.ways()?;
         let held: Vec<_> = ways.iter().collect::<Result<_, _>>()?;
@@ -159,13 +158,13 @@ impl Kernel {
         Ok(())
     }
 
-    /// Has every flow look up its way anew: routes, neighbours or interfaces have changed.
+    /// Makes every flow look up its route again, because routes, neighbours or interfaces have changed.
     pub fn forget_ways(&mut self) -> Result<(), Error> {
         change_settings(&mut self.program, |held| Settings { routes: held.routes.wrapping_add(1), ..held })?;
         Ok(())
     }
 
-    /// Corrects what the program counts of flows by what a sweep found.
+    /// Corrects the program's counts of flows by the result of a sweep.
     pub fn correct(&mut self, swept: &Swept) -> Result<(), Error> {
         let mut open = self.program.array::<u64>("open_flows")?;
         for number in self.held.backends.keys() {
@@ -174,8 +173,8 @@ impl Kernel {
             let found = of(&swept.by_backend) - of(&swept.ended_by_backend);
             let drift = found - counted;
             let earlier = self.drifts.insert(*number, drift).unwrap_or(0);
-            // Flows come and go while the table is read. What two sweeps agree on is an entry that the table
-            // let go by itself.
+            // Flows are added and removed while the table is read. A difference that two sweeps find is due
+            // to entries that the table has evicted itself.
             let lasting = if drift > 0 { drift.min(earlier.max(0)) } else { drift.max(earlier.min(0)) };
             if lasting != 0 {
                 self.drifts.insert(*number, drift - lasting);
@@ -185,7 +184,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// What became of the packets of a listener, by its name; nothing for one that has no number.
+    /// Counts of a listener's packets by verdict; empty for a listener without a number.
     pub fn verdicts(&mut self, listener: &str) -> Result<Vec<(Verdict, Counter)>, Error> {
         let Some(number) = self.held.numbers.listeners.of(name_of(listener)) else { return Ok(Vec::new()) };
         let counters = self.program.counters::<Counter>("verdicts")?;
@@ -202,7 +201,7 @@ impl Kernel {
         Ok(found)
     }
 
-    /// What is counted of a backend of a pool.
+    /// Counts of a backend in a pool.
     pub fn backend_counts(&mut self, pool: &str, address: SocketAddr) -> Result<BackendCounter, Error> {
         let name = name_of_backend(pool, &Endpoint::new(address, 0));
         let mut sum = BackendCounter::default();
@@ -213,21 +212,21 @@ impl Kernel {
         Ok(sum)
     }
 
-    /// What the program knows a backend of a pool by.
+    /// The program's number for a backend in a pool.
     pub fn number_of(&self, pool: &str, address: SocketAddr) -> Option<u32> {
         self.held.numbers.backends.of(name_of_backend(pool, &Endpoint::new(address, 0)))
     }
 
-    /// Flows of a backend of a pool that have not ended.
+    /// Flows of a backend in a pool that have not ended.
     pub fn open_flows(&mut self, pool: &str, address: SocketAddr) -> Result<u64, Error> {
         let name = name_of_backend(pool, &Endpoint::new(address, 0));
         let Some(number) = self.held.numbers.backends.of(name) else { return Ok(0) };
         let open = self.program.array::<u64>("open_flows")?.get(&number, 0)?;
-        // A flow that came about and ended around a sweep is counted down alone, until the next one.
+        // For a flow that began and ended around a sweep only the end is counted, until the next sweep.
         Ok(if open > i64::MAX as u64 { 0 } else { open })
     }
 
-    /// Backends whose flows go on, by number: the names that they are known by, and their addresses.
+    /// Backends whose flows continue, by number: the hashes of their names, and their addresses.
     pub fn live_backends(&self) -> impl Iterator<Item = (u32, u64, Endpoint)> + '_ {
         self.held.numbers.backends.iter().filter_map(|(name, number)| {
             let backend = self.held.backends.get(&number)?;
@@ -236,18 +235,18 @@ impl Kernel {
         })
     }
 
-    /// The number of each listener's pool, by the listener's own.
+    /// The number of each listener's pool, by number of the listener.
     pub fn pools_of_listeners(&self) -> BTreeMap<u32, u32> {
         self.held.listeners.values().map(|listener| (listener.number, listener.pool)).collect()
     }
 
-    /// Numbers of the backends that a pool leads to, by its own.
+    /// Numbers of a pool's backends.
     pub fn backends_of(&self, pool: u32) -> BTreeSet<u32> {
         let slots = self.held.pools.get(&pool).map(|(_, slots)| slots);
         slots.into_iter().flatten().map(|number| u32::from(*number)).collect()
     }
 
-    /// The number of a listener, and of a backend: what [`Swept`] counts by.
+    /// The numbers of listeners and backends, by which [`Swept`] counts.
     pub fn numbers(&self) -> &crate::plan::Named {
         &self.held.numbers
     }
@@ -257,14 +256,15 @@ fn interfaces_held(program: &mut Program) -> Result<BTreeSet<[u32; 2]>, MapError
     program.table::<[u32; 2], u32>("listener_interfaces")?.keys().collect()
 }
 
-/// A listener's number with each interface by which it takes new flows, if it does so by some alone.
+/// A listener's number with each interface through which it takes new flows; empty if it is not confined to
+/// some.
 fn meant_by(listener: &wanted::Listener, held: &Held) -> Vec<[u32; 2]> {
     let number = held.numbers.listeners.of(name_of(&listener.name));
     let interfaces = listener.interfaces.iter().flatten();
     number.into_iter().flat_map(|number| interfaces.clone().map(move |index| [number, *index])).collect()
 }
 
-/// Has a table hold these keys and no others; gives the number of those that there is no room for.
+/// Makes a table contain exactly these keys; returns how many there is no room for.
 fn put_all<K: aya::Pod + Ord>(
     program: &mut Program,
     map: &str,
@@ -287,7 +287,7 @@ fn put_all<K: aya::Pod + Ord>(
     Ok(left_out)
 }
 
-/// Does one write of a plan.
+/// Executes one write of a plan.
 pub fn put_in(program: &mut Program, write: &Write) -> Result<(), MapError> {
     match write {
         Write::Backend(number, value) => {
@@ -341,14 +341,14 @@ fn put<K: aya::Pod, V: aya::Pod>(
     match value {
         Some(value) => table.insert(at, value, 0),
         None => match table.remove(at) {
-            // Gone already.
+            // It has already been removed.
             Err(MapError::KeyNotFound) => Ok(()),
             other => other,
         },
     }
 }
 
-/// As the map wants it: the prefix, and the bytes that it is of.
+/// The key in the map's format: the prefix length, and the bytes that it applies to.
 pub fn key_of_network(network: &Network) -> NetworkKey {
     let mut bytes = [0; 20];
     bytes[..4].copy_from_slice(&network.listener.to_ne_bytes());
@@ -365,11 +365,11 @@ fn network_of_key(key: &NetworkKey) -> Network {
     }
 }
 
-/// What the maps hold from an earlier process.
+/// The content of the maps from an earlier process.
 fn adopt(program: &mut Program, sizes: Sizes) -> Result<Held, Error> {
     let pools = program.array::<Pool>("pools")?.len();
     let backends = program.array::<Backend>("backends")?.len();
-    // The maps may be of a size that an earlier process wanted.
+    // The maps may have the sizes that an earlier process requested.
     let counters = program.counters::<Counter>("verdicts")?.len();
     let listeners = sizes.listeners.min(counters / Verdict::ALL.len() as u32);
     let mut held = Held::nothing(listeners, pools, backends);

@@ -1,4 +1,4 @@
-//! What lies in the maps: the same structs as in `bpf/layout.h`, whose comments say what each field is.
+//! The content of the maps: the same structs as in `bpf/layout.h`, whose comments describe each field.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::AddAssign;
@@ -11,9 +11,9 @@ pub const LAYOUT_VERSION: u32 = 8;
 pub const SLOTS_PER_BLOCK: usize = 32;
 /// Blocks of one table.
 pub const BLOCKS_PER_TABLE: usize = 2049;
-/// Protocol number of TCP.
+/// TCP's protocol number.
 pub const TCP: u8 = 6;
-/// Protocol number of UDP.
+/// UDP's protocol number.
 pub const UDP: u8 = 17;
 
 /// An IPv6 address, or an IPv4 address as `::ffff:a.b.c.d`.
@@ -36,7 +36,7 @@ impl From<Address> for IpAddr {
     }
 }
 
-/// Where packets are taken from clients, or from a backend.
+/// An address and port that clients send to, or that a backend answers from.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Endpoint {
@@ -46,62 +46,62 @@ pub struct Endpoint {
     pub port: [u8; 2],
     /// [`TCP`] or [`UDP`].
     pub protocol: u8,
-    /// 1 where `address` is none, but stands for all backends without a port of their own that the same
-    /// listeners use.
+    /// 1 if `address` is not an address, but stands for all backends without a port of their own that the
+    /// same listeners use.
     pub is_group: u8,
 }
 
 impl Endpoint {
-    /// Of a socket address and a protocol number.
+    /// From a socket address and a protocol number.
     pub fn new(address: SocketAddr, protocol: u8) -> Endpoint {
         Endpoint { address: address.ip().into(), port: address.port().to_be_bytes(), protocol, is_group: 0 }
     }
 }
 
-/// What is done to packets: as `enum forward`.
+/// How packets are forwarded: as `enum forward`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Forward {
-    /// The destination becomes the backend's.
+    /// The destination becomes that of the backend.
     #[default]
     Nat = 0,
-    /// The source becomes one of the listener's sources, too.
+    /// The source also becomes one of the listener's sources.
     FullNat = 1,
-    /// Nothing but the MAC address.
+    /// Only the MAC addresses change.
     Dsr = 2,
-    /// As DSR, within an outer header.
+    /// As DSR, but inside an outer header.
     Ipip = 3,
 }
 
-/// Where clients send to, at most, each port by itself; and where backends answer from.
+/// Most endpoints that clients send to, counting each port; and most that backends answer from.
 pub const MOST_ENDPOINTS: u32 = 131_072;
 
-/// Sources of a listener for each address family, at most.
+/// Most sources of a listener for each address family.
 pub const MAX_SOURCES: u32 = 16;
 
 /// As `struct listener`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Listener {
-    /// Where its packets are counted.
+    /// Its number, under which its packets are counted.
     pub number: u32,
     /// Number of its pool.
     pub pool: u32,
     /// First port of its sources.
     pub first_port: u16,
-    /// How many ports each has.
+    /// Number of ports of each source.
     pub ports: u16,
-    /// Sources of this address family.
+    /// Number of sources of this address family.
     pub source_count: u8,
     /// A [`Forward`].
     pub forward: u8,
     /// Whether this host's sockets may have connections to it.
     pub asks_host: u8,
-    /// Whether it takes new flows by its own interfaces alone.
+    /// Whether it takes new flows only through its own interfaces.
     pub is_confined: u8,
 }
 
-/// As `struct source`: ports of an address that full-NAT sends from.
+/// As `struct source`: ports of an address from which full-NAT sends.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Source {
@@ -109,19 +109,19 @@ pub struct Source {
     pub first_port: u16,
     /// The last.
     pub last_port: u16,
-    /// Number of the listener that answers without a flow are counted of.
+    /// Number of the listener under which answers without a flow are counted.
     pub listener: u32,
 }
 
-/// As `struct network`: which clients a listener lets in, and keeps out.
+/// As `struct network`: which clients a listener admits and refuses.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Network {
-    /// Bits of what follows that count; 32 stands for all clients.
+    /// Number of significant bits in what follows; 32 means all clients.
     pub prefix: u32,
     /// Number of the listener.
     pub listener: u32,
-    /// The network's.
+    /// The network's address.
     pub address: Address,
 }
 
@@ -131,7 +131,8 @@ impl Network {
         Network { prefix: 32, listener, address: Address::default() }
     }
 
-    /// The clients of a listener whose addresses begin as `address` does, for `prefix` bits of its family.
+    /// The clients of a listener whose addresses have the same first `prefix` bits as `address`, in its
+    /// family.
     pub fn of(listener: u32, address: IpAddr, prefix: u8) -> Network {
         let whole = if address.is_ipv4() { 96 } else { 0 };
         Network { prefix: 32 + whole + u32::from(prefix), listener, address: address.into() }
@@ -145,16 +146,16 @@ pub const DENIED: u32 = 2;
 
 const _: () = assert!(size_of::<Network>() == 24);
 
-/// How the program chooses.
+/// How the program chooses a backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Algorithm {
     /// By the hash of the key.
     #[default]
     Hash = 0,
-    /// By turns through the slots.
+    /// In turn, through the slots.
     Turns = 1,
-    /// The fewest flows for its weight.
+    /// The backend with the fewest flows for its weight.
     LeastFlows = 2,
 }
 
@@ -177,9 +178,9 @@ pub struct Pool {
     pub algorithm: u32,
     /// A [`HashKey`].
     pub hash_key: u32,
-    /// The table in force, 0 or 1.
+    /// The table in force: 0 or 1.
     pub table: u32,
-    /// Slots of it that hold a backend.
+    /// Number of its slots that have a backend.
     pub slots: u32,
 }
 
@@ -198,7 +199,7 @@ pub enum BackendState {
     /// The number is not in use.
     #[default]
     None = 0,
-    /// Its flows go on.
+    /// Its flows continue.
     Alive = 1,
     /// Down or removed.
     Dead = 2,
@@ -216,15 +217,16 @@ pub struct Backend {
     pub state: u8,
     /// 4 or 6.
     pub family: u8,
-    /// Raised when the number is given to another backend.
+    /// Incremented when the number is given to another backend.
     pub generation: u32,
     /// In hundredths, above 0.
     pub weight: u32,
-    /// Index of the interface that leads to it; 0 when not known.
+    /// Index of the interface that leads to it; 0 if not known.
     pub interface: u32,
-    /// Where outer headers to it come from, if its listener says nothing; zero when not known.
+    /// The source of outer headers to it, if its listener has none; zero if not known.
     pub source: Address,
-    /// For as long connections of one client that fail count as one, in ticks; 0 where nobody weighs them.
+    /// The period, in ticks, in which failed connections of one client count as one; 0 if failures are not
+    /// evaluated.
     pub failure_ticks: u32,
 }
 
@@ -232,7 +234,7 @@ pub struct Backend {
 pub const USE_NAT: u8 = 1;
 /// A listener uses the backend by full-NAT.
 pub const USE_FULL_NAT: u8 = 2;
-/// It is used at whichever port the client asked for.
+/// It is used at whatever port the client asked for.
 pub const USE_ANY_PORT: u8 = 4;
 
 /// As `struct origin`.
@@ -258,9 +260,9 @@ pub struct Origin {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FlowKey4 {
-    /// Whence.
+    /// Source address.
     pub source: [u8; 4],
-    /// Whither.
+    /// Destination address.
     pub destination: [u8; 4],
     /// Big endian.
     pub source_port: [u8; 2],
@@ -268,7 +270,7 @@ pub struct FlowKey4 {
     pub destination_port: [u8; 2],
     /// [`TCP`] or [`UDP`].
     pub protocol: u8,
-    /// Nothing.
+    /// Padding.
     pub zero: [u8; 3],
 }
 
@@ -276,9 +278,9 @@ pub struct FlowKey4 {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FlowKey6 {
-    /// Whence.
+    /// Source address.
     pub source: Address,
-    /// Whither.
+    /// Destination address.
     pub destination: Address,
     /// Big endian.
     pub source_port: [u8; 2],
@@ -286,7 +288,7 @@ pub struct FlowKey6 {
     pub destination_port: [u8; 2],
     /// [`TCP`] or [`UDP`].
     pub protocol: u8,
-    /// Nothing.
+    /// Padding.
     pub zero: [u8; 3],
 }
 
@@ -337,19 +339,19 @@ impl FlowKey6 {
 pub enum Direction {
     /// From a client to a backend.
     ToBackend = 0,
-    /// Back.
+    /// From a backend to a client.
     ToClient = 1,
-    /// Answers to somebody who asks a backend by its own address.
+    /// Answers to a client that uses a backend by its own address.
     Direct = 2,
 }
 
-/// Bits of `enum seen`: what TCP said in one direction of a flow.
+/// Bits of `enum seen`: what TCP segments were seen in one direction of a flow.
 pub const SEEN_SYN: u8 = 1;
 /// As [`SEEN_SYN`].
 pub const SEEN_FIN: u8 = 2;
-/// As [`SEEN_SYN`]; both directions are told.
+/// As [`SEEN_SYN`]; recorded in both directions.
 pub const SEEN_RST: u8 = 4;
-/// As [`SEEN_SYN`]: something that is no SYN.
+/// As [`SEEN_SYN`]: a segment without SYN.
 pub const SEEN_DATA: u8 = 8;
 
 /// As `struct next_hop`.
@@ -358,17 +360,17 @@ pub const SEEN_DATA: u8 = 8;
 pub struct NextHop {
     /// Index of the interface.
     pub interface: u32,
-    /// Of the neighbour.
+    /// MAC address of the neighbour.
     pub destination_mac: [u8; 6],
-    /// Of the interface.
+    /// MAC address of the interface.
     pub source_mac: [u8; 6],
-    /// Bytes of IP that fit; 0 when not known.
+    /// The MTU for IP packets in bytes; 0 if not known.
     pub mtu: u16,
-    /// Whether the other end is in another namespace of this host.
+    /// Whether the other end is in another network namespace of this host.
     pub is_peer: u8,
-    /// Nothing.
+    /// Padding.
     pub zero: u8,
-    /// When it was looked up, in ticks; 0 is never.
+    /// When it was looked up, in ticks; 0 means never.
     pub resolved_tick: u32,
     /// [`Settings::routes`] at that time.
     pub routes: u32,
@@ -378,9 +380,9 @@ pub struct NextHop {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
-    /// Whence its packets come, as they leave.
+    /// Source address of its packets when they leave.
     pub source: Address,
-    /// Whither.
+    /// Their destination address.
     pub destination: Address,
     /// Big endian.
     pub source_port: [u8; 2],
@@ -392,20 +394,21 @@ pub struct Flow {
     pub generation: u32,
     /// Number of its listener.
     pub listener: u32,
-    /// Last packet, in ticks.
+    /// Time of the last packet, in ticks.
     pub last_tick: u32,
     /// A [`Direction`].
     pub direction: u8,
     /// `enum seen`.
     pub seen: u8,
-    /// When it was opened, from 1 to 255, while it lies among the flows that are opening; else 0.
+    /// When it was opened, from 1 to 255, while it is in the table of opening flows; otherwise 0.
     pub opened: u8,
     /// A [`Forward`].
     pub forward: u8,
-    /// Its way out.
+    /// Where it leaves.
     pub next_hop: NextHop,
-    /// Of the backend's latest segment, or of the client's first one, while it is opening. By DSR and
-    /// IP-in-IP, of a connection that its client has ended: when it did, in ticks of the clock.
+    /// Sequence number of the backend's latest segment, or of the client's first one while the flow is
+    /// opening. With DSR and IP-in-IP, for a connection that its client has ended: when it did, in ticks of
+    /// the clock.
     pub sequence: u32,
 }
 
@@ -413,7 +416,7 @@ pub struct Flow {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Raised when routes, neighbours or devices change.
+    /// Incremented when routes, neighbours or devices change.
     pub routes: u32,
     /// 1 when some backend has no port of its own.
     pub has_groups: u32,
@@ -423,7 +426,7 @@ pub struct Settings {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
-    /// Packets, a train of segments counted by its segments.
+    /// Packets; a train counts by its segments.
     pub packets: u64,
     /// Bytes of frames.
     pub bytes: u64,
@@ -433,7 +436,7 @@ pub struct Counter {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackendCounter {
-    /// Flows that it was chosen for.
+    /// Flows for which it was chosen.
     pub flows: u64,
     /// Bytes of frames to it.
     pub bytes_to_backend: u64,
@@ -443,9 +446,9 @@ pub struct BackendCounter {
     pub refused: u64,
     /// Connections that it had not answered when the client asked again.
     pub unanswered: u64,
-    /// Connections that failed either way, of clients for whom one was counted already.
+    /// Failed connections of either kind, of clients for which one was already counted.
     pub failed_again: u64,
-    /// Connections whose client has heard it.
+    /// Connections whose client has got an answer from it.
     pub served: u64,
 }
 
@@ -461,7 +464,7 @@ impl AddAssign for BackendCounter {
     }
 }
 
-/// As `enum trace_step`: what the explaining program notes.
+/// As `enum trace_step`: what the program for explanations records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 #[allow(missing_docs, reason = "bpf/layout.h says what each is, and what its value means")]
@@ -489,7 +492,7 @@ pub enum TraceStep {
 }
 
 impl TraceStep {
-    /// All, in the order of their numbers, from 1.
+    /// All, in the order of their numbers, which start at 1.
     pub const ALL: [TraceStep; 20] = [
         TraceStep::Flow,
         TraceStep::Answers,
@@ -514,7 +517,7 @@ impl TraceStep {
     ];
 }
 
-/// Steps that a trace has room for.
+/// Most steps in a trace.
 pub const TRACE_STEPS: usize = 32;
 
 /// As `struct trace_entry`.
@@ -531,11 +534,11 @@ pub struct TraceEntry {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
-    /// Steps that were noted.
+    /// Number of recorded steps.
     pub count: u32,
-    /// Nothing.
+    /// Padding.
     pub zero: u32,
-    /// They.
+    /// The steps.
     pub steps: [TraceEntry; TRACE_STEPS],
 }
 

@@ -1,8 +1,8 @@
-//! Which packets go where, and how does the kernel know?
+//! Which packets go where, and how does the kernel find out?
 //!
 //! A program in the kernel (`bpf/nat.bpf.c`) takes packets for a listener at the ingress of an interface and
-//! makes them packets to a backend; what it goes by lies in maps. This crate compiles and loads it, and
-//! writes the maps. It never knows HTTP, and never decides who is up: it is told.
+//! turns them into packets to a backend, according to maps. This crate compiles and loads the program, and
+//! writes the maps. It does not know HTTP, and does not decide which backends are up: it is told.
 //!
 //! Start reading at [`program`], and in the C at `balance`.
 

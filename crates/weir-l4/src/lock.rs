@@ -1,8 +1,9 @@
-//! Whose the kernel plane below a directory is: one process has it at a time.
+//! Ownership of the kernel plane below a directory: one process has it at a time.
 //!
-//! The lock is flock(2)'s, on the directory itself: the BPF file system takes it, every mount and namespace
-//! that shows the directory shows the lock, and it ends with the last process that has the descriptor,
-//! however that one ends. Another process is given it by a duplicate of the descriptor (USR2).
+//! The lock is that of flock(2), on the directory itself. The BPF file system supports it, it is visible in
+//! every mount and namespace that has the directory, and it ends with the last process that has the
+//! descriptor, however that one ends. It is passed to another process as a duplicate of the descriptor
+//! (USR2).
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -14,16 +15,17 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::program::{Error, is_mounted};
 
-/// This process, and whom it has given a duplicate to, may change what is pinned below a directory.
+/// The right of this process, and of those that it has given a duplicate to, to change what is pinned below a
+/// directory.
 #[derive(Debug)]
 pub struct DirectoryLock(File);
 
 impl DirectoryLock {
-    /// Locks a directory, and makes it first where it is missing: of its owner's alone, since who may open it
-    /// may lock it.
+    /// Locks a directory, and creates it if it is missing, accessible only for its owner, since whoever can
+    /// open it can lock it.
     ///
     /// # Errors
-    /// [`Error::Held`] by another process, or the directory can't be had.
+    /// [`Error::Held`] if another process has it; or the directory can't be created or opened.
     pub fn acquire(directory: &Path) -> Result<DirectoryLock, Error> {
         if !is_mounted(directory) {
             return Err(Error::NotMounted { directory: directory.to_owned() });
@@ -40,32 +42,32 @@ impl DirectoryLock {
         }
     }
 
-    /// One that another process has given.
+    /// A lock that another process has handed over.
     pub fn adopt(given: OwnedFd) -> DirectoryLock {
         DirectoryLock(given.into())
     }
 
-    /// For another process to have it, too.
+    /// A duplicate for another process.
     pub fn duplicate(&self) -> io::Result<OwnedFd> {
         self.0.as_fd().try_clone_to_owned()
     }
 
-    /// Whether it is this directory that is locked.
+    /// Whether it is the lock of this directory.
     pub fn is_of(&self, directory: &Path) -> bool {
         let place = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
         let own = self.0.metadata().map(place).ok();
         own.is_some() && own == std::fs::metadata(directory).map(place).ok()
     }
 
-    /// Where the directory is.
+    /// The path of the directory.
     pub fn directory(&self) -> PathBuf {
         let link = format!("/proc/self/fd/{}", self.0.as_raw_fd());
         std::fs::read_link(link).unwrap_or_default()
     }
 }
 
-/// A process that has locked what `file` is, as far as this one may see others. The number that the lock
-/// itself has may be of a process that has given it to another and is gone.
+/// The number of a process that has locked `file`, as far as this process can see others. The number in the
+/// lock itself may be that of a process that has passed it on and ended.
 fn holder(file: &File) -> Option<u32> {
     let meta = file.metadata().ok()?;
     let (major, minor) = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));

@@ -1,5 +1,5 @@
-//! Numbers of listeners, pools and backends: what the program knows them by. They stay while what they name
-//! is wanted, and over a restart.
+//! Numbers of listeners, pools and backends, by which the program identifies them. A number stays the same as
+//! long as its owner is wanted, also across restarts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use weir_balance::stable_hash;
 
 use crate::layout::Endpoint;
 
-/// What has a number.
+/// Kinds of things with a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Kind {
@@ -17,16 +17,16 @@ pub enum Kind {
     Pool = 1,
     /// A backend of a pool.
     Backend = 2,
-    /// Where clients send to, or backends answer from. These have no numbers, and can only be too many.
+    /// Addresses that clients send to, or that backends answer from. These have no numbers, but a limit.
     Endpoint = 3,
 }
 
-/// No number is left: more is wanted than the maps were made for.
+/// No number is left: more is wanted than the maps have room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full {
-    /// Of what.
+    /// Of which kind.
     pub kind: Kind,
-    /// How many there are.
+    /// The limit.
     pub limit: u32,
 }
 
@@ -55,12 +55,12 @@ impl std::fmt::Display for Full {
 
 impl std::error::Error for Full {}
 
-/// Where the map of names holds the name of a number.
+/// The key in the map of names under which the name of a number is stored.
 pub fn key_of_name(kind: Kind, number: u32) -> u64 {
     (kind as u64) << 32 | u64::from(number)
 }
 
-/// Who has which number, for one kind.
+/// The numbers of one kind, by name.
 #[derive(Clone, Debug)]
 pub struct Numbers {
     kind: Kind,
@@ -70,19 +70,19 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// None taken yet, `limit` to be had.
+    /// With no number taken, and `limit` available.
     pub fn new(kind: Kind, limit: u32) -> Numbers {
         Numbers { kind, limit, by_name: BTreeMap::new(), taken: BTreeSet::new() }
     }
 
-    /// Takes over what an earlier process gave.
+    /// Takes over a number that an earlier process has assigned.
     pub fn adopt(&mut self, name: u64, number: u32) {
         if number < self.limit && self.taken.insert(number) {
             self.by_name.insert(name, number);
         }
     }
 
-    /// The number of a name; the lowest that is free when it has none yet.
+    /// The number of a name; if it has none yet, it gets the lowest free one.
     pub fn take(&mut self, name: u64) -> Result<u32, Full> {
         if let Some(number) = self.by_name.get(&name) {
             return Ok(*number);
@@ -104,7 +104,7 @@ impl Numbers {
         self.by_name.iter().map(|(name, number)| (*name, *number))
     }
 
-    /// Gives back the numbers of all names that `keeps` does not want; those that were given back.
+    /// Releases the numbers of all names for which `keeps` is false; returns these numbers.
     pub fn retain(&mut self, mut keeps: impl FnMut(u64, u32) -> bool) -> Vec<u32> {
         let mut freed = Vec::new();
         self.by_name.retain(|name, number| {
@@ -119,12 +119,12 @@ impl Numbers {
     }
 }
 
-/// What a listener or a pool is known by over restarts.
+/// Identifies a listener or a pool across restarts.
 pub fn name_of(name: &str) -> u64 {
     stable_hash(name.as_bytes())
 }
 
-/// What a backend is known by: it is another one in another pool.
+/// Identifies a backend; in another pool it is a different one.
 pub fn name_of_backend(pool: &str, at: &Endpoint) -> u64 {
     let mut text = pool.as_bytes().to_vec();
     text.push(0);

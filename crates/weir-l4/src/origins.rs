@@ -1,8 +1,9 @@
-//! The way back without a flow: whose answers come from where.
+//! How the program finds the way back without a flow: which listener an answer belongs to.
 //!
-//! A backend with a port of its own has one origin, there. One without answers from every port of the
-//! listeners that use it, as do the others of its pool: these are a group, and the group has an origin for
-//! each port. Of both an origin at port 0 tells that something of the address is ours.
+//! A backend with a port of its own has one origin, for that port. One without answers from every port of the
+//! listeners that use it, just as the others in its pool: together these are a group, and the group has an
+//! origin for each port. In either case an origin at port 0 says that the address has something to do with
+//! us.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -12,8 +13,8 @@ use weir_balance::stable_hash;
 use crate::layout::{Address, Endpoint, Forward, Origin, USE_ANY_PORT, USE_FULL_NAT, USE_NAT};
 use crate::wanted::{self, Wanted};
 
-/// What listeners, and the ways back to them, follow from: the listeners, and each pool with its backends and
-/// their numbers.
+/// What listeners and origins are derived from: the listeners, and each pool with its backends and their
+/// numbers.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Placed {
     listeners: Vec<wanted::Listener>,
@@ -21,7 +22,7 @@ pub struct Placed {
 }
 
 impl Placed {
-    /// Of what is wanted, and the numbers of each pool's members.
+    /// From what is wanted, and the numbers of each pool's members.
     pub(crate) fn of(wanted: &Wanted, numbers: &[Vec<u32>]) -> Placed {
         let pools = wanted.pools.iter().zip(numbers).map(|(pool, numbers)| {
             let addresses = pool.members.iter().map(|member| member.address);
@@ -39,7 +40,7 @@ pub(crate) struct Asking<'w> {
 }
 
 impl Asking<'_> {
-    /// What stands at the ports that its backends answer from, but for where clients asked.
+    /// The origin for a backend's ports, without the address that clients asked for.
     fn origin(&self, backend: u32) -> Origin {
         Origin { uses: used_by(self.listener.forward), listener: self.number, backend, ..Origin::default() }
     }
@@ -47,10 +48,10 @@ impl Asking<'_> {
 
 type Origins = BTreeMap<Endpoint, Origin>;
 
-/// The origins of all backends. A group's are the same while its listeners have the same names.
+/// The origins of all backends. Those of a group stay the same as long as its listeners have the same names.
 pub(crate) fn origins(asking: &[Asking<'_>]) -> Origins {
     let mut origins = Origins::new();
-    // Who asks the backends without a port, by their place at port 0.
+    // The listeners that use the backends without a port, by these backends' endpoint at port 0.
     let mut keeping: BTreeMap<Endpoint, Keeping> = BTreeMap::new();
     for (position, one) in asking.iter().enumerate().filter(|(_, one)| used_by(one.listener.forward) != 0) {
         let Some(first) = one.listener.addresses.first() else { continue };
@@ -79,7 +80,7 @@ pub(crate) fn origins(asking: &[Asking<'_>]) -> Origins {
             (held.address, held.backend) = (*group, keeping.backend);
             held.uses |= USE_ANY_PORT;
         }
-        // Another listener asks it at a port of the group.
+        // Another listener uses it at a port of the group.
         let same = Endpoint { port: [0, 1], ..*at_any }..=Endpoint { port: [255; 2], ..*at_any };
         let asked: Vec<Endpoint> = origins.range(same).map(|(at, _)| *at).collect();
         for at in asked.into_iter().filter(|at| at.protocol == at_any.protocol) {
@@ -98,7 +99,7 @@ struct Keeping {
     is_ipv4: bool,
     /// Its number in the first pool.
     backend: u32,
-    /// Positions of those that ask it.
+    /// Positions of the listeners that use it.
     asking: BTreeSet<usize>,
 }
 
@@ -107,7 +108,7 @@ impl Keeping {
         Keeping { is_ipv4: address.ip().to_canonical().is_ipv4(), backend, asking: BTreeSet::new() }
     }
 
-    /// What the group of all backends is known by that the same listeners ask, and its origins.
+    /// The address that stands for the group of all backends that the same listeners use, and its origins.
     fn group(&self, asking: &[Asking<'_>], protocol: u8) -> (Address, Origins) {
         let mut origins = Origins::new();
         let mut name = vec![protocol, u8::from(self.is_ipv4)];
@@ -122,7 +123,7 @@ impl Keeping {
         address.0[8..].copy_from_slice(&stable_hash(&name).to_be_bytes());
         let pool = asking.first().map(|one| &one.listener.pool);
         for one in &asking {
-            // In another pool the backend has another number, which an origin of the group can't tell.
+            // In another pool the backend has another number, which an origin of the group can't contain.
             let is_ambiguous = u8::from(Some(&one.listener.pool) != pool);
             let places = one.listener.addresses.iter();
             let places = places.filter(|at| at.first.ip().to_canonical().is_ipv4() == self.is_ipv4);
@@ -145,12 +146,12 @@ fn used_by(forward: Forward) -> u8 {
     match forward {
         Forward::Nat => USE_NAT,
         Forward::FullNat => USE_FULL_NAT,
-        // Answers go past this host.
+        // Answers bypass this host.
         Forward::Dsr | Forward::Ipip => 0,
     }
 }
 
-/// Notes who uses a backend. Only NAT has answers that are told apart by the listener.
+/// Adds a use of a backend. Only with NAT are answers distinguished by listener.
 fn share(origins: &mut Origins, from: Endpoint, origin: Origin) {
     let Some(held) = origins.get_mut(&from) else {
         origins.insert(from, origin);

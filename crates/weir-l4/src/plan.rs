@@ -1,8 +1,8 @@
-//! From what the maps hold to what is wanted: which writes, in which order. Pure.
+//! The writes, and their order, that turn the content of the maps into what is wanted. No I/O.
 //!
-//! The order is such that the program never reads of a thing that is not there yet, or not any more: a
-//! backend that went down is said so first, tables are filled while they are not in force, and listeners come
-//! last and leave first.
+//! The order ensures that the program never reads about a thing that is not there yet, or not any more:
+//! backends that went down are written first, tables are filled while they are not in force, and listeners
+//! are added last and removed first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,35 +18,36 @@ use crate::origins::{Asking, Placed, origins};
 use crate::tables;
 use crate::wanted::{self, PortSpan, Wanted};
 
-/// What the maps hold, as far as this crate writes it.
+/// The content of the maps, as far as this crate writes it.
 #[derive(Clone, Debug)]
 pub struct Held {
-    /// Who has which number.
+    /// Numbers by name.
     pub numbers: Named,
     /// By number.
     pub backends: BTreeMap<u32, Backend>,
-    /// By number; the slots of the table in force beside it.
+    /// By number, with the slots of the table in force.
     pub pools: BTreeMap<u32, (Pool, Vec<u16>)>,
-    /// What the tables were filled for, by number of the pool: filling one anew costs half a millisecond.
-    /// Nothing of what an earlier process filled.
+    /// What the tables were filled for, by number of the pool, since filling one takes half a millisecond.
+    /// Not known for tables that an earlier process filled.
     pub filled_for: BTreeMap<u32, (wanted::Pool, MemberNumbers)>,
-    /// Whom listeners let in: [`ADMITTED`] or [`DENIED`].
+    /// Clients of listeners: [`ADMITTED`] or [`DENIED`].
     pub networks: BTreeMap<Network, u32>,
-    /// By where clients send to.
+    /// By the endpoint that clients send to.
     pub listeners: Arc<BTreeMap<Endpoint, Listener>>,
-    /// By where backends answer from.
+    /// By the endpoint that backends answer from.
     pub origins: Arc<BTreeMap<Endpoint, Origin>>,
-    /// Whether some origins are of groups.
+    /// Whether there are origins of groups.
     pub has_groups: bool,
-    /// What these were made of, where it was this process: there may be many, and backends go down.
+    /// What these were derived from, if by this process: there may be many, and they stay the same when a
+    /// backend goes down.
     pub placed_for: Option<Arc<Placed>>,
-    /// Addresses that packets leave from, by their place. Nothing of what an earlier process wrote.
+    /// Source addresses, by their position. Not known for those that an earlier process wrote.
     pub sources: BTreeMap<u32, Address>,
     /// Their ports.
     pub source_ports: BTreeMap<Address, Source>,
 }
 
-/// Numbers of all kinds.
+/// The numbers of all kinds.
 #[derive(Clone, Debug)]
 pub struct Named {
     /// Listeners.
@@ -57,7 +58,7 @@ pub struct Named {
     pub backends: Numbers,
 }
 
-/// One change of the maps.
+/// One change to the maps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
     /// A backend, by number.
@@ -66,30 +67,30 @@ pub enum Write {
     Slots(u32, u32, Vec<u16>),
     /// A pool, by number: puts a table in force.
     Pool(u32, Pool),
-    /// Where clients send to; `None` takes it away.
+    /// An endpoint that clients send to; `None` removes it.
     Listener(Endpoint, Option<Listener>),
-    /// Where a backend answers from; `None` takes it away.
+    /// An endpoint that a backend answers from; `None` removes it.
     Origin(Endpoint, Option<Origin>),
-    /// Whether some of these are of groups.
+    /// Whether there are origins of groups.
     HasGroups(bool),
-    /// Whether a listener lets clients in; `None` takes that away.
+    /// Whether a listener admits the clients of a network; `None` removes the entry.
     Network(Network, Option<u32>),
-    /// An address that packets leave from, by its place; nothing reads those of listeners that are gone.
+    /// A source address, by its position; nothing reads those of removed listeners.
     Source(u32, Address),
-    /// The ports of such an address; `None` takes it away.
+    /// The ports of such an address; `None` removes them.
     SourcePorts(Address, Option<Source>),
-    /// A name that has this number from now on.
+    /// The name that has this number from now on.
     Name(Kind, u32, u64),
 }
 
 impl Held {
-    /// Nothing, with room for so many listeners, pools and backends.
+    /// An empty state, with room for this many listeners, pools and backends.
     pub fn nothing(listeners: u32, pools: u32, backends: u32) -> Held {
         Held {
             numbers: Named {
                 listeners: Numbers::new(Kind::Listener, listeners),
                 pools: Numbers::new(Kind::Pool, pools),
-                // Slots hold numbers of 16 bits.
+                // Slots have numbers of 16 bits.
                 backends: Numbers::new(Kind::Backend, backends.min(65_535)),
             },
             backends: BTreeMap::new(),
@@ -106,8 +107,8 @@ impl Held {
     }
 }
 
-/// What leads from `held` to `wanted`, and what is held afterwards. `interface_to` gives the index of the
-/// interface that leads to an address, 0 when it is not known. On `Err` nothing is to be written.
+/// The writes that lead from `held` to `wanted`, and the state afterwards. `interface_to` returns the index
+/// of the interface that leads to an address, 0 if it is not known. On `Err` nothing should be written.
 pub fn plan(
     held: &Held,
     wanted: &Wanted,
@@ -128,11 +129,11 @@ struct Plan {
     writes: Vec<Write>,
 }
 
-/// Numbers of a pool's members, in their order.
+/// Numbers of a pool's members, in order.
 pub type MemberNumbers = Vec<u32>;
 
 impl Plan {
-    /// Writes backends that are new or other than they were, those that went down first.
+    /// Writes backends that are new or have changed, beginning with those that went down.
     fn backends(
         &mut self,
         wanted: &Wanted,
@@ -162,7 +163,7 @@ impl Plan {
         Ok(pools)
     }
 
-    /// Fills the other table of a pool whose table is to be another, and puts it in force.
+    /// Fills the other table of a pool whose slots change, and puts it in force.
     fn pool(&mut self, held: &Held, pool: &wanted::Pool, members: &[u32]) -> Result<(), Full> {
         let number = self.number(Kind::Pool, name_of(&pool.name))?;
         if held.filled_for.get(&number).is_some_and(|(of, numbers)| of == pool && numbers == members) {
@@ -189,7 +190,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Listeners, and the way back from their backends.
+    /// Listeners, and the origins of their backends.
     fn places(&mut self, held: &Held, wanted: &Wanted, pools: &[MemberNumbers]) -> Result<(), Full> {
         let placed = Placed::of(wanted, pools);
         if held.placed_for.as_deref() == Some(&placed) {
@@ -220,7 +221,7 @@ impl Plan {
                 let here = Endpoint::new(address, listener.protocol);
                 let value = values[usize::from(address.ip().to_canonical().is_ipv6())];
                 listeners.insert(here, value);
-                // Of a later fragment nobody knows the port.
+                // For later fragments, which have no port.
                 listeners.entry(Endpoint { port: [0; 2], ..here }).or_insert(value);
             }
             let members = wanted.pools[at].members.iter().map(|member| member.address);
@@ -240,15 +241,15 @@ impl Plan {
         self.writes.extend(new.map(|(at, ports)| Write::SourcePorts(*at, Some(*ports))));
         let gone = held.listeners.keys().filter(|at| !listeners.contains_key(*at));
         self.writes.extend(gone.map(|at| Write::Listener(*at, None)));
-        // Whom a new listener keeps out is said before it takes anybody in; and whom a new list lets in,
-        // before all others are kept out.
+        // The clients that a new listener refuses are written before it accepts any; and those that a new
+        // list admits, before all others are refused.
         let new = networks.iter().rev().filter(|(at, admission)| held.networks.get(at) != Some(admission));
         self.writes.extend(new.map(|(at, admission)| Write::Network(*at, Some(*admission))));
         let other = |held: Option<&Origin>, origin: &Origin| held != Some(origin);
         if has_groups && !held.has_groups {
             self.writes.push(Write::HasGroups(true));
         }
-        // Groups before who is in them.
+        // Groups come before their members.
         for is_group in [1, 0] {
             let new = origins.iter().filter(|(at, _)| at.is_group == is_group);
             let new = new.filter(|(at, origin)| other(held.origins.get(at), origin));
@@ -275,7 +276,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Backends that are gone lose their flows, and what has no name any more gives its number back.
+    /// Removed backends lose their flows, and numbers without a name are released.
     fn removals(&mut self, held: &Held, wanted: &Wanted) {
         let mut kept = BTreeSet::new();
         for pool in &wanted.pools {
@@ -321,7 +322,7 @@ impl Plan {
     }
 }
 
-/// Whom a listener lets in. Of a network in both lists the later, denied, stays.
+/// The clients of a listener. For a network in both lists the later entry, denied, wins.
 fn networks_of(listener: &wanted::Listener, number: u32) -> Vec<(Network, u32)> {
     let of = |list: &[(IpAddr, u8)], admission| -> Vec<(Network, u32)> {
         list.iter().map(|(address, prefix)| (Network::of(number, *address, *prefix), admission)).collect()
@@ -334,7 +335,7 @@ fn networks_of(listener: &wanted::Listener, number: u32) -> Vec<(Network, u32)> 
     found
 }
 
-/// What the map is to hold of a listener's addresses of a family, but for its pool.
+/// The map entry for a listener's addresses of one family, without its pool.
 fn of_family(listener: &wanted::Listener, number: u32, family: u8) -> Listener {
     let sources = listener.sources.iter().filter(|source| source.is_ipv4() == (family == 4)).count();
     let (first_port, last_port) = listener.source_ports;
@@ -351,7 +352,7 @@ fn of_family(listener: &wanted::Listener, number: u32, family: u8) -> Listener {
     }
 }
 
-/// Where the sources of a listener lie.
+/// The positions of a listener's sources.
 fn places_of_sources(listener: &wanted::Listener, number: u32) -> Vec<(u32, Address)> {
     let mut places = Vec::new();
     for (is_ipv4, family) in [(true, 0), (false, 1)] {
@@ -362,8 +363,8 @@ fn places_of_sources(listener: &wanted::Listener, number: u32) -> Vec<(u32, Addr
     places
 }
 
-/// What the map is to hold of a backend. A number that another one had gets a generation of its own, so that
-/// flows of that one are known for what they are.
+/// The map entry for a backend. A number that another backend had gets a new generation, so that flows of
+/// that one can be recognized.
 fn backend(member: &wanted::Member, before: Option<Backend>, interface: u32) -> Backend {
     let at = Endpoint::new(member.address, 0);
     let generation = match before {

@@ -1,26 +1,27 @@
-//! Ports that nothing else on this host uses: full-NAT sends from them, and an answer to one is a flow's.
+//! Ports that nothing else on this host uses: full-NAT sends from them, and an answer to one belongs to a
+//! flow.
 
 use std::fmt;
 use std::io;
 
-/// Ports from the first to the last.
+/// The first and the last of consecutive ports.
 pub type Ports = (u16, u16);
 
-/// What the kernel gives to whoever asks for any port, as probes do.
+/// The ports that the kernel assigns to sockets that ask for any port, such as those of probes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalPorts {
-    /// `net.ipv4.ip_local_port_range`, which holds for IPv6 as well.
+    /// `net.ipv4.ip_local_port_range`, which also applies to IPv6.
     pub range: Ports,
-    /// `net.ipv4.ip_local_reserved_ports`: those of the range that it keeps.
+    /// `net.ipv4.ip_local_reserved_ports`: those in the range that it does not assign.
     pub reserved: Vec<Ports>,
 }
 
-/// No port is left, or one that is asked for is the kernel's to give.
+/// No port is left, or the kernel may assign a requested one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// What the kernel gives.
+    /// The range that the kernel assigns.
     pub range: Ports,
-    /// What is asked for.
+    /// The requested ports.
     pub wanted: Option<Ports>,
 }
 
@@ -43,7 +44,7 @@ impl fmt::Display for Taken {
 impl std::error::Error for Taken {}
 
 impl LocalPorts {
-    /// Of the network namespace that the calling thread is in.
+    /// Reads them for the network namespace of the calling thread.
     pub fn read() -> io::Result<LocalPorts> {
         let text = |name: &str| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}"));
         let unexpected = || io::Error::other("`net.ipv4.ip_local_port_range` is not two numbers");
@@ -53,10 +54,11 @@ impl LocalPorts {
         Ok(LocalPorts { range, reserved: ranges(&text("ip_local_reserved_ports")?) })
     }
 
-    /// Those that full-NAT sends from: `wanted` if nobody else gets them, else the most that lie together.
+    /// The source ports for full-NAT: `wanted` if the kernel does not assign them, or else the longest free
+    /// range.
     ///
     /// # Errors
-    /// Somebody else may get them.
+    /// The kernel may assign some of them.
     pub fn for_sources(&self, wanted: Option<Ports>) -> Result<Ports, Taken> {
         let (first, last) = self.range;
         if let Some(wanted) = wanted {
@@ -75,7 +77,7 @@ impl LocalPorts {
     }
 }
 
-/// As `net.ipv4.ip_local_reserved_ports` lists them: `8080,9148,61000-61999`.
+/// Parses a list such as `net.ipv4.ip_local_reserved_ports`: `8080,9148,61000-61999`.
 fn ranges(text: &str) -> Vec<Ports> {
     let range = |part: &str| {
         let (first, last) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));

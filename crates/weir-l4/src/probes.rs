@@ -1,6 +1,7 @@
-//! Probes of the health of backends that go the way of clients' packets: a socket connects to the backend's
-//! own address, and a program at the egress and ingress of interfaces (`bpf/probes.bpf.c`) has what it sends
-//! go to the listener's address at that backend, and what comes from there come from the backend.
+//! Health probes that take the path of clients' packets. A socket connects to the backend's own address, and
+//! a program at the egress and ingress of interfaces (`bpf/probes.bpf.c`) rewrites its packets so that they
+//! go to the listener's address at that backend, and answers so that they come from the backend's own
+//! address.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -51,40 +52,40 @@ pub struct ProbeWay {
 
 const _: () = assert!(size_of::<ProbeWay>() == 48, "as in bpf/probes.bpf.c");
 
-/// One probe: a connection, and what becomes of its packets.
+/// One probe: a connection, and how its packets are rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbePassage {
-    /// Where its socket is bound: an address of this host, and a port that no other socket has.
+    /// The address that its socket is bound to: an address of this host, and a port that no other socket has.
     pub here: SocketAddr,
-    /// Where its socket connects to.
+    /// The address that its socket connects to.
     pub backend: SocketAddr,
-    /// The listener's address, of the same family, which is asked at the same port.
+    /// The listener's address, of the same family, which is probed at the same port.
     pub vip: IpAddr,
-    /// What outer packets to the backend come from; `None` where there are none.
+    /// The source of outer packets to the backend; `None` if there are none.
     pub outer_source: Option<IpAddr>,
-    /// Until then of the clock that the program goes by ([`crate::flows`]) it is changed at all.
+    /// The time until which its packets are rewritten, by the program's clock ([`crate::flows`]).
     pub until: Duration,
 }
 
 type ProbeTable = HashMap<MapData, ProbeKey, ProbeWay>;
 
-/// Probes that are under way.
+/// The probes in progress.
 pub struct ProbePassages(Mutex<ProbeTable>);
 
-/// A probe that is under way; dropped, its packets are changed no more.
+/// A probe in progress; when this is dropped its packets are no longer rewritten.
 pub struct PassingProbe {
     passages: Arc<ProbePassages>,
     keys: [ProbeKey; 2],
 }
 
 impl ProbePassages {
-    /// Has the packets of a connection changed from now on, which is yet to be begun.
+    /// Rewrites the packets of a connection from now on; call this before it begins.
     ///
     /// # Errors
-    /// There is no room for more, or no right to write it.
+    /// There is no room for another one, or the right to write the map is missing.
     pub fn begin(self: &Arc<Self>, passage: &ProbePassage) -> Result<PassingProbe, MapError> {
         let (keys, ways) = entries(passage);
-        // Made first, so that the one of the two is taken away when the other is refused.
+        // Created first, so that if one of the two entries is refused, the other is removed.
         let under_way = PassingProbe { passages: self.clone(), keys };
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (key, way) in keys.iter().zip(ways) {
@@ -96,7 +97,7 @@ impl ProbePassages {
 }
 
 impl PassingProbe {
-    /// Whether a packet of it has been changed on its way out.
+    /// Whether an outgoing packet of it has been rewritten.
     pub fn has_left(&self) -> bool {
         let table = self.passages.0.lock().unwrap_or_else(PoisonError::into_inner);
         table.get(&self.keys[0], 0).is_ok_and(|way| way.packets > 0)
@@ -112,7 +113,7 @@ impl Drop for PassingProbe {
     }
 }
 
-/// What the program goes by: on the way out, and on the way in.
+/// The map entries for the program: for outgoing and for incoming packets.
 fn entries(passage: &ProbePassage) -> ([ProbeKey; 2], [ProbeWay; 2]) {
     let address = |ip: IpAddr| Address::from(ip.to_canonical());
     let (backend, vip) = (address(passage.backend.ip()), address(passage.vip));
@@ -134,7 +135,7 @@ fn entries(passage: &ProbePassage) -> ([ProbeKey; 2], [ProbeWay; 2]) {
     ([key(backend, 0), key(vip, 1)], [way(vip, passage.outer_source), way(backend, None)])
 }
 
-/// An interface that runs both functions. A filter of clsact is taken off when it is dropped.
+/// An interface that runs both functions. A clsact filter is removed when this is dropped.
 struct ProbedInterface {
     index: u32,
     links: [SchedClassifierLink; 2],
@@ -151,7 +152,7 @@ impl ProbeProgram {
     /// Loads it.
     ///
     /// # Errors
-    /// The kernel does not take it.
+    /// The kernel rejects it.
     pub fn load() -> Result<ProbeProgram, Error> {
         let mut object = EbpfLoader::new().load(OBJECT)?;
         for name in [ASKS, HEARS] {
@@ -165,7 +166,7 @@ impl ProbeProgram {
         })
     }
 
-    /// Where probes are noted.
+    /// The map of probes.
     pub fn passages(&self) -> Arc<ProbePassages> {
         self.passages.clone()
     }
@@ -180,11 +181,11 @@ impl ProbeProgram {
         self.attached.get(interface).is_some_and(|one| one.index == index)
     }
 
-    /// Attaches it to the egress and the ingress of an interface, there behind `plane`, which takes what is
-    /// for listeners.
+    /// Attaches it to the egress and the ingress of an interface, at the ingress after `plane`, which takes
+    /// the packets for listeners.
     ///
     /// # Errors
-    /// The kernel refuses; it is attached to neither.
+    /// The kernel refuses; it is then attached to neither.
     pub fn attach(&mut self, interface: &str, index: u32, plane: &mut Program) -> Result<(), Error> {
         self.attached.remove(interface);
         let failed = |source: Failure| Error::Attach { interface: interface.to_owned(), source };
@@ -192,7 +193,7 @@ impl ProbeProgram {
         let asks = classifier(&mut self.object, ASKS);
         let egress = attach(asks, interface, PassesBy::Out, LinkOrder::first()).map_err(failed)?;
         let hears = classifier(&mut self.object, HEARS);
-        // Where the plane is not, it is before all others: some of them pass nothing on.
+        // If the plane is not there, it goes before all other programs: some of them pass nothing on.
         let ingress = attach(hears, interface, PassesBy::In, behind)
             .or_else(|_| attach(hears, interface, PassesBy::In, LinkOrder::first()))
             .map_err(failed)?;
@@ -200,13 +201,13 @@ impl ProbeProgram {
         Ok(())
     }
 
-    /// Takes it off an interface.
+    /// Detaches it from an interface.
     pub fn detach(&mut self, interface: &str) {
         self.attached.remove(interface);
     }
 
-    /// Leaves filters of clsact where they are: by now they are the next process's, which has put its own
-    /// program there.
+    /// Leaves clsact filters in place: by now they belong to the next process, which has put its own program
+    /// there.
     pub fn leave(&mut self) {
         for link in std::mem::take(&mut self.attached).into_values().flat_map(|one| one.links) {
             if <&FdLink>::try_from(&link).is_err() {
@@ -215,7 +216,7 @@ impl ProbeProgram {
         }
     }
 
-    /// A function's descriptor: the one at the egress, or else the other.
+    /// A function's descriptor: that of the egress function, or of the other.
     pub fn program(&mut self, is_egress: bool) -> BorrowedFd<'_> {
         let name = if is_egress { ASKS } else { HEARS };
         classifier(&mut self.object, name).fd().expect("it is loaded").as_fd()
@@ -242,7 +243,7 @@ fn attach(
     let attached = program.attach_with_options(interface, at, TcAttachOptions::TcxOrder(order));
     let id = match attached {
         Err(problem) if lacks_tcx(&problem) => {
-            // There already, or no filter can be added below it: then that says why.
+            // It may already exist. If it can't be created, adding a filter below reports why.
             let _ = qdisc_add_clsact(interface);
             let before = SchedClassifierLink::attached(interface, at, priority, HANDLE, None)?;
             match program.attach_to_link(before) {

@@ -1,8 +1,8 @@
-//! The program in the kernel and its maps: loaded, taken over from an earlier process, attached to
-//! interfaces.
+//! The program in the kernel and its maps: loads it or takes it over from an earlier process, and attaches it
+//! to interfaces.
 //!
-//! Maps and attachments are pinned below a directory of the BPF file system, so that packets flow on while no
-//! process is there.
+//! Maps and attachments are pinned below a directory of the BPF file system, so that packets are forwarded
+//! even while no process is running.
 
 use std::fmt;
 use std::io;
@@ -21,20 +21,20 @@ use crate::flows::FlowTables;
 use crate::host::WayOut;
 use crate::layout::{BLOCKS_PER_TABLE, LAYOUT_VERSION, MAX_SOURCES, Verdict};
 
-/// The compiled program, to explain by.
+/// The compiled program for explanations.
 static EXPLAINING_OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nat_explains.bpf.o"));
 
 /// The compiled program.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nat.bpf.o"));
 
-/// A key of the map of networks: `struct network` without its prefix.
+/// A key of the map of networks: `struct network` without its prefix length.
 pub type NetworkKey = Key<[u8; 20]>;
 
-/// How much fits into the maps. They can't grow while the program runs.
+/// Capacity of the maps, which can't grow while the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Entries of each table of flows; every flow has two.
+    /// Entries of each flow table; every flow has two.
     pub flows: u32,
     /// Pools.
     pub pools: u32,
@@ -44,14 +44,14 @@ pub struct Sizes {
     pub endpoints: u32,
     /// Listeners.
     pub listeners: u32,
-    /// Networks that listeners let in or keep out, over all of them.
+    /// Networks that listeners admit or refuse, for all of them together.
     pub networks: u32,
 }
 
 impl Sizes {
     fn by_map(&self) -> [(&'static str, u32); 17] {
-        // A flow is opening for a round trip to its client: of 65,536 at once a flood of 1,000,000 a second
-        // leaves each 65 ms.
+        // A flow is opening for one round trip to its client. With 65,536 entries, a flood of 1,000,000 a
+        // second leaves each of them 65 ms.
         let opening = (self.flows / 4).max(1024);
         [
             ("flows4", self.flows),
@@ -75,45 +75,45 @@ impl Sizes {
     }
 }
 
-/// The program could not be loaded, or not be attached.
+/// Why the program could not be loaded or attached.
 #[derive(Debug)]
 pub enum Error {
-    /// The kernel did not take the program or a map.
+    /// The kernel rejected the program or a map.
     Load(EbpfError),
-    /// As above, once it was loaded.
+    /// As above, after it was loaded.
     Program(ProgramError),
     /// A map could not be read or written.
     Map(MapError),
-    /// The tables of flows could not be read.
+    /// The flow tables could not be read.
     Flows(io::Error),
-    /// The program was not run.
+    /// The program could not be run.
     Run(io::Error),
-    /// Which interfaces there are could not be read.
+    /// The interfaces could not be read.
     Interfaces(io::Error),
-    /// No BPF file system is mounted where programs are to be pinned.
+    /// No BPF file system is mounted at the place where programs should be pinned.
     NotMounted {
-        /// Where.
+        /// The directory.
         directory: PathBuf,
     },
-    /// Another process has what is pinned below a directory.
+    /// Another process owns what is pinned below a directory.
     Held {
-        /// Where.
+        /// The directory.
         directory: PathBuf,
-        /// Its number, where it is seen.
+        /// Its process number, if visible.
         by: Option<u32>,
     },
-    /// A file of the BPF file system.
+    /// An error with a file in the BPF file system.
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What happened.
+        /// The cause.
         source: io::Error,
     },
     /// It could not be attached to an interface.
     Attach {
         /// Its name.
         interface: String,
-        /// What happened.
+        /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
@@ -154,7 +154,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What loading takes, and what of it this process lacks.
+/// What loading requires, and what of that this process lacks.
 struct Needed;
 
 impl fmt::Display for Needed {
@@ -166,7 +166,7 @@ impl fmt::Display for Needed {
         let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
         let Some(held) = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()) else { return Ok(()) };
         let has = |number: u32| held & 1 << number != 0;
-        // CAP_SYS_ADMIN stands for the two that were once a part of it.
+        // CAP_SYS_ADMIN includes the two that were once part of it.
         let lacks = |(number, _): &&(u32, &str)| !has(*number) && (*number == 12 || !has(21));
         let missing: Vec<&str> = NAMES.iter().filter(lacks).map(|(_, name)| *name).collect();
         if missing.is_empty() {
@@ -177,7 +177,7 @@ impl fmt::Display for Needed {
     }
 }
 
-/// An error with all that caused it.
+/// An error with the chain of its causes.
 struct Chain<'e>(&'e dyn std::error::Error);
 
 impl fmt::Display for Chain<'_> {
@@ -203,31 +203,30 @@ macro_rules! from {
 }
 from!(EbpfError => Load, ProgramError => Program, MapError => Map);
 
-/// A program that is loaded, with its maps and where it is attached.
+/// A loaded program, with its maps and attachments.
 pub struct Program {
     object: Ebpf,
     attachments: Attachments,
-    /// Its maps were those of an earlier process.
+    /// Whether its maps were those of an earlier process.
     was_there: bool,
 }
 
 impl Program {
-    /// Loads the program with maps of its own, that live no longer than it.
+    /// Loads the program with its own maps, which exist only as long as it.
     pub fn load(sizes: Sizes) -> Result<Program, Error> {
         Program::load_by(EbpfLoader::new(), OBJECT, sizes, None)
     }
 
-    /// Loads the program that explains, with the maps that [`Program::open`] has pinned below `directory` in
-    /// this size. It is attached nowhere.
+    /// Loads the program for explanations, with the maps that [`Program::open`] has pinned below `directory`
+    /// with these sizes. It is not attached.
     pub fn open_to_explain(directory: &Path, sizes: Sizes) -> Result<Program, Error> {
         let maps = own_directory(directory).join("maps");
         Program::load_by(with_pinned(&maps), EXPLAINING_OBJECT, sizes, None)
     }
 
-    /// Loads the program with the maps that are pinned below `directory`, which are made where they are
-    /// missing.
+    /// Loads the program with the maps pinned below `directory`; missing ones are created.
     ///
-    /// Maps that were made for another layout are left alone; see [`remove_other_layouts`].
+    /// Maps with another layout are left alone; see [`remove_other_layouts`].
     pub fn open(directory: &Path, sizes: Sizes) -> Result<Program, Error> {
         if !is_mounted(directory) {
             return Err(Error::NotMounted { directory: directory.to_owned() });
@@ -284,22 +283,22 @@ impl Program {
         HashMap::try_from(self.map(name))
     }
 
-    /// Whom listeners let in.
+    /// The clients that listeners admit and refuse.
     pub fn networks(&mut self) -> Result<LpmTrie<&mut MapData, [u8; 20], u32>, MapError> {
         LpmTrie::try_from(self.map("networks"))
     }
 
-    /// Ways of this host's routes.
+    /// This host's routes.
     pub fn ways(&mut self) -> Result<LpmTrie<&mut MapData, [u8; 16], WayOut>, MapError> {
         LpmTrie::try_from(self.map("ways"))
     }
 
-    /// Counters by their name in `bpf/maps.h`, a copy for each processor.
+    /// Counters by their name in `bpf/maps.h`, with a copy for each CPU.
     pub fn counters<V: aya::Pod>(&mut self, name: &str) -> Result<PerCpuArray<&mut MapData, V>, MapError> {
         PerCpuArray::try_from(self.map(name))
     }
 
-    /// The tables of flows, by a handle of their own.
+    /// The flow tables, with separate descriptors.
     pub fn flow_tables(&mut self) -> Result<FlowTables, Error> {
         let mut descriptor = |name: &str| match self.map(name) {
             Map::LruHashMap(map) => map.fd().as_fd().try_clone_to_owned().map_err(Error::Flows),
@@ -310,7 +309,7 @@ impl Program {
         Ok(FlowTables::new(four, six)?)
     }
 
-    /// Entries that each table of flows has room for.
+    /// Capacity of each flow table, in entries.
     pub fn flow_entries(&mut self) -> Result<u32, Error> {
         match self.map("flows4") {
             Map::LruHashMap(map) => Ok(map.info()?.max_entries()),
@@ -333,15 +332,15 @@ impl Program {
             .map_err(|source| Error::Attach { interface: interface.to_owned(), source })
     }
 
-    /// Goes on under the names that interfaces have by now; see [`Host::name_of`]. Gives the earlier and the
-    /// present name of each that was renamed.
+    /// Renames attachments whose interfaces were renamed; see [`Host::name_of`]. Returns the old and the new
+    /// name of each.
     ///
     /// [`Host::name_of`]: crate::host::Host::name_of
     pub fn rename(&mut self, name_of: &dyn Fn(u32) -> Option<String>) -> Vec<[String; 2]> {
         self.attachments.rename(name_of)
     }
 
-    /// Interfaces that it was attached to and that do not run it any more, by name; see [`Host::index_of`].
+    /// Names of the interfaces that it was attached to and that no longer run it; see [`Host::index_of`].
     ///
     /// [`Host::index_of`]: crate::host::Host::index_of
     pub fn lost(&mut self, index_of: &dyn Fn(&str) -> Option<u32>) -> Result<Vec<String>, Error> {
@@ -349,7 +348,7 @@ impl Program {
         Ok(self.attachments.lost(program, index_of))
     }
 
-    /// Pins what another process has unpinned: the next one is to find it.
+    /// Pins what another process has unpinned, so that the next process finds it.
     pub fn pin_again(&self) -> Result<(), Error> {
         let Some(own) = self.attachments.directory() else { return Ok(()) };
         let maps = own.join("maps");
@@ -366,7 +365,7 @@ impl Program {
         Ok(())
     }
 
-    /// Takes the program off an interface.
+    /// Detaches the program from an interface.
     pub fn detach(&mut self, interface: &str) {
         self.attachments.detach(interface);
     }
@@ -376,7 +375,7 @@ impl Program {
         self.attachments.left_behind()
     }
 
-    /// Takes everything away: attachments and maps. Packets for its listeners go to the host's own stack from
+    /// Removes everything: attachments and maps. Packets for its listeners go to the host's own stack from
     /// now on.
     pub fn remove(mut self) {
         if let Some(own) = self.attachments.remove() {
@@ -392,7 +391,7 @@ fn make_directories(own: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// A loader that takes over the maps below `maps`, and pins there those that are missing.
+/// A loader that takes over the maps below `maps`, and pins missing ones there.
 fn with_pinned(maps: &Path) -> EbpfLoader<'static> {
     let mut loader = EbpfLoader::new();
     for map in MAPS {
@@ -401,8 +400,8 @@ fn with_pinned(maps: &Path) -> EbpfLoader<'static> {
     loader
 }
 
-/// Takes away what an earlier process has left below `directory`: nobody may forward by a config that no
-/// longer asks for it. Says whether there was anything.
+/// Removes what an earlier process has left below `directory`, so that nothing is forwarded by a config that
+/// no longer asks for it. Returns whether there was anything.
 pub fn remove_left_behind(directory: &Path) -> bool {
     let own = own_directory(directory);
     let was_there = own.is_dir();
@@ -410,13 +409,13 @@ pub fn remove_left_behind(directory: &Path) -> bool {
     remove_other_layouts(directory) > 0 || was_there
 }
 
-/// Whether an earlier process has left maps of this layout below `directory`.
+/// Whether an earlier process has left maps with this layout below `directory`.
 pub fn is_left_behind(directory: &Path) -> bool {
     own_directory(directory).is_dir()
 }
 
-/// Takes away what a process of another version, with maps of another layout, has left below `directory`:
-/// both programs would take packets. Gives the number of such planes.
+/// Removes what a process of another version, with another map layout, has left below `directory`, since both
+/// programs would take packets. Returns the number of such planes.
 pub fn remove_other_layouts(directory: &Path) -> usize {
     let own = own_directory(directory);
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();

@@ -1,4 +1,4 @@
-//! Connections that this host's own sockets have, asked of the kernel by sock_diag(7): a listener that the
+//! Connections of this host's own sockets, queried from the kernel with sock_diag(7): a listener that the
 //! kernel plane took from the proxy plane may have some.
 
 use std::io;
@@ -10,12 +10,12 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use crate::host::{BUFFER, DONE, ERROR, messages};
 use crate::layout::TCP;
 
-/// Which connections are asked for, by the states of linux/tcp_states.h.
+/// Which connections to look for, by the states in linux/tcp_states.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// Those whose handshake is under way.
+    /// Those whose handshake is in progress.
     Opening,
-    /// All that packets may still come for.
+    /// All for which packets may still arrive.
     All,
 }
 
@@ -23,7 +23,7 @@ impl Which {
     /// A bit for each state.
     const fn states(self) -> u32 {
         const SYN_RECEIVED: u32 = 1 << 3 | 1 << 12;
-        // Established, and the seven in which a connection ends.
+        // Established, and the seven states in which a connection ends.
         const OTHERS: u32 = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 8 | 1 << 9 | 1 << 11;
         match self {
             Which::Opening => SYN_RECEIVED,
@@ -32,7 +32,7 @@ impl Which {
     }
 }
 
-/// Whether a socket of this host has a connection of TCP at this end.
+/// Whether a socket of this host has a TCP connection with this local address.
 pub fn has_connections(at: SocketAddr, which: Which) -> io::Result<bool> {
     /// NLM_F_REQUEST and NLM_F_DUMP.
     const REQUEST: u16 = 0x301;
@@ -65,8 +65,8 @@ pub fn has_connections(at: SocketAddr, which: Which) -> io::Result<bool> {
             match message.kind {
                 DONE => return Ok(false),
                 ERROR => return Err(message.error()),
-                // Four bytes, two ports, and then the address of this end. The kernel goes on only as far
-                // as it is read.
+                // Four bytes, two ports, and then the local address. The kernel continues only as far as its
+                // answers are read.
                 _ if message.body.get(8..8 + octets.len()) == Some(&octets[..]) => return Ok(true),
                 _ => {}
             }

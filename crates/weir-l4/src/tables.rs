@@ -1,4 +1,4 @@
-//! The table of a pool: which backend stands in which slot.
+//! The table of a pool: which backend is in which slot.
 
 use weir_balance::maglev;
 
@@ -8,11 +8,11 @@ use crate::wanted::Pool;
 /// Longest sequence of turns. Weights that would need a longer one are rounded.
 const MAX_TURNS: u64 = 4_096;
 
-/// The slots of `pool`; each holds what `number_of` gives for a position in its members. Empty when no member
+/// The slots of `pool`; each has the result of `number_of` for an index in its members. Empty if no member
 /// gets new flows.
 ///
-/// By hash the table is [`maglev::fill`]'s, so that both planes choose alike. Up to 2 ms for a table of
-/// Maglev.
+/// For hashing the table is [`maglev::fill`]'s, so that both planes choose alike. Takes up to 2 ms for a
+/// Maglev table.
 pub fn slots(pool: &Pool, number_of: impl Fn(usize) -> u16) -> Vec<u16> {
     match pool.algorithm {
         Algorithm::Hash => {
@@ -28,8 +28,8 @@ pub fn slots(pool: &Pool, number_of: impl Fn(usize) -> u16) -> Vec<u16> {
     }
 }
 
-/// Whose turn it is, once through: each as often as its weight says, spread evenly (smooth weighted round
-/// robin, as nginx has it).
+/// One round of turns: each member occurs in proportion to its weight, spread evenly (smooth weighted round
+/// robin, as in nginx).
 fn turns(pool: &Pool) -> Vec<usize> {
     let divisor = pool.members.iter().fold(0, |divisor, member| greatest_divisor(divisor, member.weight));
     let whole: u64 = pool.members.iter().map(|member| u64::from(member.weight)).sum();

@@ -1,6 +1,6 @@
-//! What became of a packet, and the words for it.
+//! What happened to a packet, and the words for it.
 
-/// What became of a packet: as `enum verdict`, in its order.
+/// What happened to a packet: as `enum verdict`, in its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Verdict {
@@ -12,25 +12,25 @@ pub enum Verdict {
     IcmpToBackend,
     /// An ICMP error, translated for a client.
     IcmpToClient,
-    /// Answered by a TCP reset.
+    /// Answered with a TCP reset.
     Reset,
-    /// Answered by ICMP: its hop limit ended here.
+    /// Answered with ICMP: its hop limit was reached.
     TimeExceeded,
-    /// Answered by ICMP: it does not fit the way out.
+    /// Answered with ICMP: it does not fit the outgoing link.
     TooBig,
-    /// Its IP header's sum is wrong.
+    /// The checksum of its IP header is wrong.
     DropBadHeader,
-    /// It ends before it says it does.
+    /// It is shorter than its header says.
     DropTruncated,
-    /// No backend takes flows.
+    /// No backend accepts flows.
     DropNoBackend,
-    /// It belongs to a flow that nobody remembers.
+    /// It belongs to an unknown flow.
     DropUnknownFlow,
     /// The client is the backend that was chosen.
     DropOwnBackend,
     /// A later fragment whose first one was not seen.
     DropFragment,
-    /// No way leads there.
+    /// No route leads there.
     DropNoRoute,
     /// There is no room for a new flow.
     DropShed,
@@ -38,17 +38,17 @@ pub enum Verdict {
     DropNoPort,
     /// An ICMP error that can't be translated.
     DropIcmp,
-    /// The kernel refused to change it.
+    /// The kernel refused to rewrite it.
     DropNotRewritten,
-    /// It deserves an answer, and there were too many, or there is none for its kind.
+    /// It should get an answer, but there were too many, or its kind has none.
     DropUnanswered,
-    /// A list keeps its client out.
+    /// A list refuses its client.
     DropDenied,
-    /// Left to this host, whose socket has its connection.
+    /// Left to this host, which has a socket for its connection.
     ToHost,
-    /// It comes from an address of this host, which nobody else may send from.
+    /// Its source is an address of this host, which no other host may use.
     DropOwnAddress,
-    /// It opens a connection and ends it.
+    /// It has both SYN and FIN.
     DropBadFlags,
 }
 
@@ -80,7 +80,7 @@ impl Verdict {
         Verdict::DropBadFlags,
     ];
 
-    /// The word that metrics and `weir explain` have for it.
+    /// The word for it in metrics and `weir explain`.
     pub const fn word(self) -> &'static str {
         match self {
             Verdict::ToBackend => "to_backend",

@@ -1,5 +1,5 @@
-//! What is to be forwarded, as plain values: what the control side makes of a snapshot, and all that this
-//! crate is told.
+//! What is to be forwarded, as plain values: the control side makes them from a snapshot, and they are all
+//! that this crate is told.
 
 use std::collections::BTreeSet;
 use std::net::{AddrParseError, IpAddr, SocketAddr};
@@ -12,27 +12,27 @@ use crate::layout::{Algorithm, Forward, HashKey};
 /// Everything that is to be forwarded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Listeners, each with a name of its own.
+    /// Listeners, with unique names.
     pub listeners: Vec<Listener>,
-    /// Pools, each with a name of its own.
+    /// Pools, with unique names.
     pub pools: Vec<Pool>,
-    /// What is kept of listeners that are gone, for their flows.
+    /// What is kept for the flows of removed listeners.
     pub leaving: Leaving,
 }
 
-/// Numbers that stay taken though nothing that is wanted has them: flows go by them.
+/// Numbers that stay in use although nothing wanted has them, because flows refer to them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leaving {
     /// Of listeners.
     pub listeners: BTreeSet<u32>,
-    /// Of backends, which stay as they are.
+    /// Of backends, which are left unchanged.
     pub backends: BTreeSet<u32>,
 }
 
 /// Where clients send packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// Its name in the config; its counters live on under it.
+    /// Its name in the config, which also identifies its counters.
     pub name: String,
     /// Addresses and ports; no wildcards.
     pub addresses: Vec<PortSpan>,
@@ -40,31 +40,32 @@ pub struct Listener {
     pub protocol: u8,
     /// Name of the pool that takes its flows.
     pub pool: String,
-    /// Clients that are kept out: address and length of the prefix. The longest of both lists decides, and of
-    /// two that are alike this one.
+    /// Clients that are refused: address and prefix length. The longest matching prefix of both lists
+    /// decides; if it is in both, this one does.
     pub deny: Vec<(IpAddr, u8)>,
-    /// Clients that are let in; where there are any, no others are.
+    /// Clients that are admitted; if there are any, no others are.
     pub allow: Vec<(IpAddr, u8)>,
-    /// What is done to its packets.
+    /// How its packets are forwarded.
     pub forward: Forward,
-    /// Addresses that its packets leave from by full-NAT, of either family; at most
-    /// [`MAX_SOURCES`](crate::layout::MAX_SOURCES) of each, more are left out. Of IP-in-IP the first of each
-    /// is used, for outer headers.
+    /// Source addresses for full-NAT, of either family; at most [`MAX_SOURCES`](crate::layout::MAX_SOURCES)
+    /// of each, further ones are ignored. For IP-in-IP the first of each family is the source of outer
+    /// headers.
     pub sources: Vec<IpAddr>,
     /// Whether this host's sockets may have connections to it, whose packets are left to them.
     pub asks_host: bool,
-    /// Indexes of the interfaces by which clients may begin flows; `None` for all that the program is at.
+    /// Indexes of the interfaces through which clients may begin flows; `None` for all to which the program
+    /// is attached.
     pub interfaces: Option<BTreeSet<u32>>,
-    /// Ports of these addresses that no flow of this host's own has: the first and the last.
+    /// Ports of the source addresses that no flow of this host itself uses: the first and the last.
     pub source_ports: (u16, u16),
 }
 
-/// An address, at one port or several in a row.
+/// An address with one port, or with several consecutive ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PortSpan {
-    /// With the first port.
+    /// The address with the first port.
     pub first: SocketAddr,
-    /// Not below the first.
+    /// The last port, not below the first.
     pub last_port: u16,
 }
 
@@ -74,7 +75,7 @@ impl PortSpan {
         self.first.port()..=self.last_port
     }
 
-    /// Each of its ports with the address.
+    /// The address with each of its ports.
     pub fn each(&self) -> impl Iterator<Item = SocketAddr> + use<> {
         let ip = self.first.ip();
         self.ports().map(move |port| SocketAddr::new(ip, port))
@@ -87,7 +88,7 @@ impl From<SocketAddr> for PortSpan {
     }
 }
 
-/// Of an address with one port.
+/// Parses an address with one port.
 impl FromStr for PortSpan {
     type Err = AddrParseError;
 
@@ -101,9 +102,9 @@ impl FromStr for PortSpan {
 pub struct Pool {
     /// Its name in the config.
     pub name: String,
-    /// How one of its members is chosen.
+    /// How a member is chosen.
     pub algorithm: Algorithm,
-    /// What is hashed, where it is chosen by a hash.
+    /// What is hashed, if it is chosen by a hash.
     pub hash_key: HashKey,
     /// Its backends.
     pub members: Vec<Member>,
@@ -114,14 +115,15 @@ pub struct Pool {
 pub struct Member {
     /// [`weir_balance::Backend::id`].
     pub id: u64,
-    /// Where it is; port 0 keeps the one that the client asked for.
+    /// Its address; port 0 keeps the port that the client asked for.
     pub address: SocketAddr,
-    /// Share of new flows, in hundredths; 0 gets none.
+    /// Share of new flows, in hundredths; with 0 it gets none.
     pub weight: u32,
-    /// Whether its flows go on. A backend that is down loses them: UDP moves, TCP is reset.
+    /// Whether its flows continue. A backend that is down loses them: UDP flows move, TCP connections are
+    /// reset.
     pub is_alive: bool,
-    /// The address of this host that outer headers to it come from, where its listener says none.
+    /// This host's address for outer headers to it, if the listener has no source.
     pub source: Option<IpAddr>,
-    /// For as long connections of one client that fail count as one; zero where nobody weighs them.
+    /// The period in which failed connections of one client count as one; zero if failures are not evaluated.
     pub failures_within: Duration,
 }
