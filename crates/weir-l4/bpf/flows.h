@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Flows: found, opened, followed through TCP's states. */
+/* Flows: look-up, opening, and TCP state tracking. */
 #ifndef WEIR_FLOWS_H
 #define WEIR_FLOWS_H
 
@@ -8,12 +8,12 @@
 #include "packet.h"
 #include "trace.h"
 
-/* Ports of a client that are tried when its own is taken at the backend. */
+/* Ports of a client that are tried if its own is in use at the backend. */
 #define PORT_TRIES 16
-/* Ports of its sources that full-NAT tries. */
+/* Number of source ports that full-NAT tries. */
 #define SOURCE_TRIES 128
 
-/* Times of `opened`: about half a minute around. */
+/* Values of `opened`: it wraps around after about half a minute. */
 #define OPENED_TIMES 255
 
 static __always_inline __u8 opened_now(void)
@@ -21,7 +21,7 @@ static __always_inline __u8 opened_now(void)
 	return bpf_ktime_get_coarse_ns() / (1 << 27) % OPENED_TIMES + 1;
 }
 
-/* Where an address takes packets of a protocol, or sends them from. */
+/* The endpoint of a protocol at an address. */
 static __always_inline void place_of(struct endpoint *at, const struct address *address, __be16 port, __u8 protocol)
 {
 	at->address = *address;
@@ -39,8 +39,8 @@ static __always_inline void key_of(struct flow_key6 *key, const struct packet *p
 	key->protocol = packet->protocol;
 }
 
-/* By which the later fragments of a packet find its first one. Of IPv6 the next header of the first one alone counts, and
- * others may have another (RFC 8200 §4.5). */
+/* The key by which later fragments of a packet find its first one. For IPv6 only the next header of the
+ * first fragment counts; others may have another (RFC 8200 §4.5). */
 static __always_inline void fragment_key_of(struct fragment_key *key, const struct packet *packet)
 {
 	key->source = packet->source;
@@ -58,8 +58,8 @@ static __always_inline void narrow(struct flow_key4 *key, const struct flow_key6
 	key->protocol = wide->protocol;
 }
 
-/* Each family has two tables of flows: a first packet opens one among those that are opening, and the third of the
- * handshake moves it among those that are settled. See opening.h. */
+/* Each family has two flow tables: a first packet adds a flow to those that are opening, and the third
+ * packet of the handshake moves it to the settled ones. See opening.h. */
 static __always_inline struct flow *find_settled(const struct flow_key6 *key, __u8 family)
 {
 	struct flow_key4 key4 = {};
@@ -152,28 +152,28 @@ static __always_inline void count_open(__u32 backend, __s64 change)
 		__sync_fetch_and_add(open, change);
 }
 
-/* Answers of its backend do not come by here. */
+/* Whether answers of its backend bypass this host. */
 static __always_inline bool is_one_way(const struct flow *flow)
 {
 	return flow->forward >= FORWARD_DSR;
 }
 
-/* The other direction of a flow of TCP, where that is remembered. */
+/* The other direction of a TCP flow, if it is stored. */
 static __always_inline struct flow *other_way(const struct flow *flow, __u8 family)
 {
 	struct flow_key6 key = {};
 	struct flow *other;
 
-	/* What is found is another listener's. */
+	/* The entry that was found belongs to another listener. */
 	if (is_one_way(flow))
 		return NULL;
 	other_key(&key, flow, IPPROTO_TCP);
 	other = find(&key, family);
-	/* The client has used its port past the listener since: the answers of this flow are over. */
+	/* The client has since used its port past the listener, so this flow gets no more answers. */
 	return other && other->direction != DIRECT ? other : NULL;
 }
 
-/* Both sides have ended it, or one has broken it off, which both directions are told. */
+/* Whether both sides have ended it, or one has reset it, which is recorded in both directions. */
 __noinline int is_over(const struct flow *flow, __u8 family)
 {
 	struct flow *other;
@@ -186,7 +186,7 @@ __noinline int is_over(const struct flow *flow, __u8 family)
 	return !other || other->seen & (SEEN_FIN | SEEN_RST);
 }
 
-/* Notes a FIN or a RST; the flow counts as open no more when that ends it. */
+/* Records a FIN or a RST; if that ends the flow it no longer counts as open. */
 __noinline int end(struct flow *flow, __u8 seen, __u8 family)
 {
 	struct flow *other;
@@ -195,8 +195,8 @@ __noinline int end(struct flow *flow, __u8 seen, __u8 family)
 	if (!flow)
 		return 0;
 	was_over = is_over(flow, family);
-	/* Nobody here hears whether the backend has ended it, too: who sweeps the flows goes by how long the client goes on
-	 * to acknowledge what that sends. */
+	/* It is not visible here whether the backend has ended it as well: the sweep decides by how long
+	 * the client keeps acknowledging. */
 	if (is_one_way(flow) && seen & ~flow->seen & SEEN_FIN)
 		flow->sequence = flow->last_tick;
 	flow->seen |= seen;
@@ -211,9 +211,10 @@ __noinline int end(struct flow *flow, __u8 seen, __u8 family)
 	return 0;
 }
 
-/* A segment after a reset. Hosts heed no reset whose number is none they wait for (RFC 9293 §3.10.7.4), which nobody here can
- * tell; but who has sent or heeded one says nothing more than others. So what goes on both ways was not reset; and by DSR,
- * where only the client is heard, what goes on later than a straggler would. */
+/* A segment after a reset. Hosts ignore a reset whose sequence number they do not expect (RFC 9293
+ * §3.10.7.4), which can't be checked here; but a host that has sent or accepted one sends nothing more. So
+ * if packets continue in both directions it was not reset; and with DSR, where only the client is seen, if
+ * they continue for longer than a straggler would take. */
 __noinline int go_on_after_reset(struct flow *flow, __u8 family, int is_later)
 {
 	struct flow *other;
@@ -232,7 +233,7 @@ __noinline int go_on_after_reset(struct flow *flow, __u8 family, int is_later)
 	return 0;
 }
 
-/* Notes a packet of a flow. */
+/* Records a packet of a flow. */
 static __always_inline void follow(struct flow *flow, const struct packet *packet)
 {
 	__u32 now = packet->now;
@@ -241,7 +242,7 @@ static __always_inline void follow(struct flow *flow, const struct packet *packe
 
 	if (EXPLAINS)
 		return;
-	/* Not with every packet: a cache line that is written is one that the other processors must fetch. */
+	/* Not for every packet: a written cache line must be fetched by the other CPUs. */
 	if (is_later)
 		flow->last_tick = now;
 	if (packet->protocol != IPPROTO_TCP || packet->fragment == LATER_FRAGMENT)
@@ -261,7 +262,7 @@ static __always_inline void follow(struct flow *flow, const struct packet *packe
 		go_on_after_reset(flow, packet->family, is_later);
 }
 
-/* What packets of a flow to a backend become. */
+/* How packets of a flow to a backend are rewritten. */
 static __always_inline void to_backend(struct flow *flow, const struct packet *packet, const struct backend *backend,
 				       __u32 number, const struct listener *listener)
 {
@@ -279,7 +280,8 @@ static __always_inline void to_backend(struct flow *flow, const struct packet *p
 	flow->next_hop.interface = backend->interface;
 }
 
-/* Whether it is the way back of the same flow: of an earlier time, when it ends anew or the table let the way there go. */
+/* Whether it is the way back of the same flow: it belongs to an earlier one if it ends again, or if the
+ * table has evicted the other direction. */
 static __always_inline bool is_same_way(const struct flow *held, const struct flow *back)
 {
 	return held->direction == TO_CLIENT && held->source_port == back->source_port &&
@@ -287,12 +289,12 @@ static __always_inline bool is_same_way(const struct flow *held, const struct fl
 	       same_address(&held->destination, &back->destination);
 }
 
-/* A port that answers of a backend are told apart by. */
+/* A port that distinguishes the answers of a backend. */
 struct search {
-	/* By which they are found, with the address and port that are tried. */
+	/* The key of answers, without the address and port that are being tried. */
 	struct flow_key6 key;
 	struct flow back;
-	/* Where the listener's addresses begin in `sources`, and how many there are: none for NAT. */
+	/* Position of the listener's addresses in `sources`, and their number: 0 for NAT. */
 	__u32 sources;
 	__u32 source_count;
 	__u32 first_port;
@@ -300,23 +302,24 @@ struct search {
 	__u64 hash;
 	__u8 family;
 	__u8 is_found;
-	/* What is in the way and may be let go for this flow, and was opened first: its age, in times of `opened`, the attempt that met
-	 * it, and its port. By full-NAT that is a flow that is opening; by NAT what goes past the listeners, which anybody can send. */
+	/* What occupies a port, may be removed for this flow, and was opened first: its age, in units of
+	 * `opened`, the attempt that found it, and its port. With full-NAT that is a flow that is opening;
+	 * with NAT it is a direct flow past the listeners, which anybody can create. */
 	__u8 has_oldest;
 	__u8 oldest_age;
 	__u16 oldest_attempt;
 	__be16 oldest_port;
 };
 
-/* The port, and the address, of an attempt by full-NAT. The same flow begins at the same ones: what was forgotten in the
- * middle of a connection is made again as it was. */
+/* The port and address for an attempt with full-NAT. The same flow begins with the same ones, so that a
+ * flow that was forgotten in the middle of a connection is made again as it was. */
 static __always_inline void next_source(struct search *search, __u32 attempt)
 {
 	__u64 at = search->hash + attempt;
 	__u32 index = search->sources + at % search->source_count;
 	struct address *source = bpf_map_lookup_elem(&sources, &index);
 
-	/* A short range is gone through from end to end. */
+	/* A short range is tried from end to end. */
 	if (search->ports > SOURCE_TRIES)
 		at = mix64(at);
 	else
@@ -339,7 +342,7 @@ static __always_inline void note_age(struct search *search, const struct flow *h
 	search->oldest_port = search->key.destination_port;
 }
 
-/* Tries a port, and goes on to the next one. 1 ends it. */
+/* Tries a port, and moves on to the next one. Returns 1 to stop. */
 static long try_port(__u32 attempt, struct search *search)
 {
 	struct flow *held;
@@ -372,8 +375,9 @@ static long try_port(__u32 attempt, struct search *search)
 	return 0;
 }
 
-/* Takes the port of the flow that has been opening for longest, or of what went past the listeners and has been silent for longest:
- * where a flood holds them all, who answers gets through, and what is let go is most likely the flood's own. */
+/* Takes the port of the flow that has been opening for longest, or of the direct flow that has been silent
+ * for longest: if a flood occupies all ports, clients that answer get through, and what is removed most
+ * likely belongs to the flood. */
 static __noinline int take_oldest(struct search *search)
 {
 	struct flow_key6 there = {};
@@ -391,7 +395,7 @@ static __noinline int take_oldest(struct search *search)
 		seen = held->seen;
 		other_key(&there, held, search->key.protocol);
 		held = find_opening(&there, search->family);
-		/* Its way there, if that is not another flow's by now; see `is_over`. */
+		/* Its other direction, unless that belongs to another flow by now; see `is_over`. */
 		if (held && held->source_port == search->key.destination_port &&
 		    same_address(&held->source, &search->key.destination)) {
 			seen = (held->seen & seen & SEEN_FIN) | ((held->seen | seen) & SEEN_RST);
@@ -404,7 +408,7 @@ static __noinline int take_oldest(struct search *search)
 	return 0;
 }
 
-/* Has the search go through the sources of the packet's listener. 0 when it has none. */
+/* Makes the search use the sources of the packet's listener. Returns 0 if it has none. */
 __noinline int by_sources(struct search *search, const struct packet *packet)
 {
 	struct endpoint at = {};
@@ -424,9 +428,9 @@ __noinline int by_sources(struct search *search, const struct packet *packet)
 	return 1;
 }
 
-/* Remembers both directions of a flow, among those that are opening; `flow` is the one to the backend, and its source
- * becomes another where full-NAT asks for it, or a flow of the same client by another listener has its port. 0, or a drop
- * verdict. */
+/* Stores both directions of a flow among those that are opening. `flow` is the one to the backend; its
+ * source is changed if full-NAT requires that, or if a flow of the same client through another listener
+ * has its port. Returns 0, or a drop verdict. */
 __noinline int remember(struct __sk_buff *skb, const struct packet *packet, struct flow *flow)
 {
 	struct search search = {};
@@ -459,7 +463,7 @@ __noinline int remember(struct __sk_buff *skb, const struct packet *packet, stru
 	flow->source = search.key.destination;
 	flow->source_port = search.key.destination_port;
 	key_of(&search.key, packet);
-	/* From the stack: Linux 6.1 stores nothing that an argument points to. */
+	/* From the stack: Linux 6.1 does not store values that an argument points to. */
 	search.back = *flow;
 	if (insert_opening(&search.key, &search.back, packet->family, BPF_ANY))
 		return DROP_SHED;
@@ -467,7 +471,7 @@ __noinline int remember(struct __sk_buff *skb, const struct packet *packet, stru
 	return 0;
 }
 
-/* Remembers a flow whose answers do not come by here. 0, or a drop verdict. */
+/* Stores a flow whose answers bypass this host. Returns 0, or a drop verdict. */
 __noinline int remember_one_way(const struct packet *packet, struct flow *flow)
 {
 	struct flow_key6 key = {};
@@ -476,7 +480,7 @@ __noinline int remember_one_way(const struct packet *packet, struct flow *flow)
 	if (!packet || !flow)
 		return DROP_SHED;
 	key_of(&key, packet);
-	/* From the stack: Linux 6.1 stores nothing that an argument points to. */
+	/* From the stack: Linux 6.1 does not store values that an argument points to. */
 	stored = *flow;
 	if (insert_opening(&key, &stored, packet->family, BPF_ANY))
 		return DROP_SHED;

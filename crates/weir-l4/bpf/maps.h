@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Maps. Sizes given here are small; the loader sets those that the config decides. */
+/* Maps. Sizes given here are small; the loader sets those that depend on the config. */
 #ifndef WEIR_MAPS_H
 #define WEIR_MAPS_H
 
@@ -8,8 +8,8 @@
 
 #include "layout.h"
 
-/* What is looked up by address and port: listeners by where clients send to. A range of ports has an entry for each, so
- * that there is room for many, whose memory is taken when they come. */
+/* Listeners by the address and port that clients send to. A port range has an entry for each port, so
+ * there is room for many; their memory is allocated when they are added. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -18,7 +18,7 @@ struct {
 	__type(value, struct listener);
 } listeners SEC(".maps");
 
-/* Listeners by where a backend answers from. */
+/* Origins, by the address and port that a backend answers from. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -27,7 +27,7 @@ struct {
 	__type(value, struct origin);
 } origins SEC(".maps");
 
-/* Whom listeners let in: `enum admission`. */
+/* The clients that listeners admit and refuse: `enum admission`. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -36,7 +36,7 @@ struct {
 	__type(value, __u32);
 } networks SEC(".maps");
 
-/* By which interfaces listeners take new flows that do so by some alone. */
+/* The interfaces through which listeners take new flows, for those confined to some. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -45,7 +45,7 @@ struct {
 	__type(value, __u32);
 } listener_interfaces SEC(".maps");
 
-/* Addresses that packets of a listener leave from, MAX_SOURCES for IPv4 and then as many for IPv6. */
+/* Source addresses of a listener's packets, MAX_SOURCES for IPv4 and then as many for IPv6. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 64 * 2 * MAX_SOURCES);
@@ -53,7 +53,7 @@ struct {
 	__type(value, struct address);
 } sources SEC(".maps");
 
-/* The same addresses, of all listeners: what a backend sends there may be the answer of a flow that is forgotten. */
+/* The same addresses, of all listeners: what a backend sends there may be the answer of a forgotten flow. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -61,7 +61,7 @@ struct {
 	__type(value, struct source);
 } source_ports SEC(".maps");
 
-/* Addresses of this host: what a backend sends there is no answer to a client. */
+/* Addresses of this host: what a backend sends there is not an answer to a client. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -84,7 +84,7 @@ struct {
 	__type(value, struct slot_block);
 } slots SEC(".maps");
 
-/* Whose turn it is, by pool. */
+/* The next turn, by pool. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 64);
@@ -99,7 +99,7 @@ struct {
 	__type(value, struct backend);
 } backends SEC(".maps");
 
-/* Flows that are open, by backend. The sweep corrects them: a flow that the table let go was not counted down. */
+/* Number of open flows, by backend. The sweep corrects it, since evictions from the table are not counted. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 4096);
@@ -121,8 +121,8 @@ struct {
 	__type(value, struct flow);
 } flows6 SEC(".maps");
 
-/* Flows that nobody has shown to be more than a first packet, from whatever address: a flood of those pushes out its
- * own kind, and never a flow that both sides have confirmed. */
+/* Flows with nothing but a first packet, from any address: a flood of those evicts other such flows, and
+ * never one that both sides have confirmed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
@@ -151,7 +151,8 @@ struct {
 	__type(value, struct settings);
 } settings SEC(".maps");
 
-/* Names of numbers, for who takes the maps over: by kind (upper half) and number, a hash of the name. */
+/* Names of numbers, for a process that takes over the maps: by kind (upper half) and number, a hash of the
+ * name. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 8192);
@@ -167,7 +168,7 @@ struct {
 	__type(value, __u32);
 } local_peers SEC(".maps");
 
-/* Routes of this host: where it does not forward, the kernel's look-up of a way says nothing. */
+/* Routes of this host: if it does not forward, the kernel's route look-up returns nothing. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -176,21 +177,21 @@ struct {
 	__type(value, struct way_out);
 } ways SEC(".maps");
 
-/* Answers of a processor in a tick, each kind of them counted by itself: segments of no connection cost anybody little, and
- * must not keep those from their MTU who have a connection. */
+/* Answers of a CPU in a tick, counted separately by kind: segments without a connection are cheap to send,
+ * and must not deprive those with a connection of the MTU messages that they need. */
 enum answers_to {
-	/* Resets, and the end of a hop limit. */
+	/* Resets, and hop limits that were reached. */
 	ANSWERS_TO_ANYBODY = 0,
-	/* What does not fit, in a flow that is opening, or none. */
+	/* Packets that are too big, in a flow that is opening, or in none. */
 	ANSWERS_TO_LARGE = 1,
-	/* What does not fit, in a flow whose client has heard the backend. */
+	/* Packets that are too big, in a flow whose client has got an answer from the backend. */
 	ANSWERS_TO_LARGE_SETTLED = 2,
 	/* Errors about outer packets. */
 	ANSWERS_TO_TUNNELS = 3,
 	ANSWERS_TO,
 };
 
-/* Answers of this tick, by processor. */
+/* Answers of the current tick, by CPU. */
 struct answered {
 	__u32 tick;
 	__u32 count;
@@ -203,7 +204,8 @@ struct {
 	__type(value, struct answered);
 } answers SEC(".maps");
 
-/* When a failed connection of a client's was last counted. Where too many fail for the table, one is counted anew. */
+/* When a failed connection of a client was last counted. If too many fail for the table, one may be
+ * counted again. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Balances packets of TCP and UDP at the ingress of an interface: those of clients to a listener become packets to a
- * backend, its answers become the listener's. All that is neither goes on untouched.
+/* Balances TCP and UDP packets at the ingress of an interface: packets from clients to a listener become
+ * packets to a backend, and its answers become answers of the listener. All other packets pass unchanged.
  *
- * What is a function of its own and not inlined is not `static` either: the kernel then verifies it once, by itself, for
- * any arguments, rather than anew at each call and for each state that leads there. That is why they all ask for NULL.
+ * Functions that are neither static nor inlined are verified by the kernel once, on their own, for any
+ * arguments, and not again at each call and for each state that leads there. That is why they all check
+ * for NULL.
  *
  * Start reading at `balance`, at the end. */
 #include "admission.h"
@@ -53,31 +54,31 @@ __noinline int note_fragment(const struct packet *packet)
 	return 0;
 }
 
-/* What is to be done with a packet: NOT_OURS, a verdict to drop it by, or one of these. */
+/* What to do with a packet: NOT_OURS, a verdict to drop it by, or one of these. */
 enum step {
 	/* It belongs to the flow that was found. */
 	STEP_FOUND = 0x100,
 	/* It belongs to the flow that was made for it. */
 	STEP_MADE = 0x101,
-	/* It is answered by a reset. */
+	/* It is answered with a reset. */
 	STEP_RESET = 0x102,
-	/* It asks a backend by its own address, past all listeners. */
+	/* It is for a backend's own address, past all listeners. */
 	STEP_DIRECT = 0x103,
-	/* It belongs to the flow that was found, which is opening. */
+	/* It belongs to the flow that was found, which is still opening. */
 	STEP_OPENING = 0x104,
-	/* It belongs to the flow that was made for it, which is still to be remembered. */
+	/* It belongs to the flow that was made for it, which is yet to be stored. */
 	STEP_NEW = 0x105,
-	/* It is sent, and counted. */
+	/* It was sent and counted. */
 	STEP_SENT = 0x106,
-	/* It is an error about a packet within another. */
+	/* It is an error about a packet inside another. */
 	STEP_TUNNEL = 0x107,
 };
 
-/* Sends a packet on with nothing changed but a hop less to go, within an outer header where its flow says so. */
+/* Sends a packet on, changing only its hop limit, inside an outer header if its flow requires that. */
 __noinline int pass_on(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow, enum way way,
 		       int *action)
 {
-	/* Of a train that gets a header the kernel counts the segments anew when it cuts it. */
+	/* When the kernel cuts a train that gets a header, it counts the segments again. */
 	__u32 segments = skb->gso_segs;
 
 	if (!packet || !flow || !action || hand_over(skb, packet, flow))
@@ -90,7 +91,8 @@ __noinline int pass_on(struct __sk_buff *skb, const struct packet *packet, const
 	return STEP_SENT;
 }
 
-/* Forwards a packet of a flow: an action; or the verdict of the error that answers it, when it can't go on. */
+/* Forwards a packet of a flow and returns an action; or returns the verdict of the error that answers it,
+ * if it can't be forwarded. */
 __noinline int deliver(struct __sk_buff *skb, struct packet *packet, struct flow *flow, int *action)
 {
 	enum way way;
@@ -123,7 +125,7 @@ __noinline int deliver(struct __sk_buff *skb, struct packet *packet, struct flow
 	return flow->direction == TO_BACKEND ? VERDICT_TO_BACKEND : VERDICT_TO_CLIENT;
 }
 
-/* The first packet of a flow, or one in the middle of a flow that is not remembered: makes the flow. */
+/* The first packet of a flow, or a later packet of an unknown flow: makes the flow. */
 __noinline int admit(struct packet *packet, struct flow *flow, const struct listener *listener)
 {
 	struct backend *backend;
@@ -147,7 +149,7 @@ __noinline int admit(struct packet *packet, struct flow *flow, const struct list
 	backend = bpf_map_lookup_elem(&backends, &number);
 	if (number == NOBODY || !backend)
 		return DROP_NO_BACKEND;
-	/* It would answer itself past us, unless it is asked by another address. */
+	/* The backend would answer itself, bypassing us, unless it is reached at another address. */
 	if (listener->forward != FORWARD_FULL_NAT && same_address(&backend->address, &packet->source))
 		return DROP_OWN_BACKEND;
 	note(TRACE_BACKEND, number);
@@ -156,12 +158,12 @@ __noinline int admit(struct packet *packet, struct flow *flow, const struct list
 		return DROP_NO_ROUTE;
 	if (packet->protocol != IPPROTO_TCP || !(packet->tcp_flags & TCP_RST))
 		return STEP_NEW;
-	/* What a reset belongs to is over: it is passed on, and nothing is opened for it. By which port of ours the backend
-	 * would know it is forgotten. */
+	/* A flow that gets a reset is over: the reset is forwarded, and no flow is opened for it. The port
+	 * of ours by which the backend would know the flow is forgotten. */
 	return listener->forward == FORWARD_FULL_NAT ? DROP_UNKNOWN_FLOW : STEP_MADE;
 }
 
-/* Remembers a flow that was made for a packet. */
+/* Stores a flow that was made for a packet. */
 __noinline int open_flow(struct __sk_buff *skb, struct packet *packet, struct flow *flow)
 {
 	struct backend_counter *counter;
@@ -173,8 +175,8 @@ __noinline int open_flow(struct __sk_buff *skb, struct packet *packet, struct fl
 	number = flow->backend;
 	note_first(skb, packet, flow);
 	refused = is_one_way(flow) ? remember_one_way(packet, flow) : remember(skb, packet, flow);
-	/* Where there is no room, the hash leads the next packet to the same backend; but nobody would know whose the answers
-	 * are that come to a source of ours. */
+	/* If there is no room, the hash leads the next packet to the same backend; but answers to a source
+	 * of ours could not be assigned to a client. */
 	if (refused && !(refused == DROP_SHED && packet->is_hashed && flow->forward != FORWARD_FULL_NAT))
 		return refused;
 	if (refused)
@@ -185,7 +187,7 @@ __noinline int open_flow(struct __sk_buff *skb, struct packet *packet, struct fl
 	return STEP_MADE;
 }
 
-/* Remembers that somebody asks a backend past all listeners, through this host: its answers are not ours. */
+/* Records that a client uses a backend past all listeners, through this host: the answers are not ours. */
 __noinline int note_direct(const struct packet *packet)
 {
 	struct flow back = {}, *held;
@@ -201,16 +203,16 @@ __noinline int note_direct(const struct packet *packet)
 	held = find(&key, packet->family);
 	if (held && held->direction == DIRECT) {
 		held->last_tick = packet->now;
-		/* Its port is the last that is taken for a listener's flow: see `take_oldest`. */
+		/* Its port is the last one to be taken for a listener's flow: see `take_oldest`. */
 		held->opened = opened_now();
 		return 0;
 	}
-	/* The client had this port for a listener, whose answers came from the same place: only a new connection, after
-	 * that one is over, is surely another. */
+	/* The client used this port for a listener whose answers came from the same address: only a new
+	 * connection, after that one is over, is certainly another. */
 	if (held && !(opens(packet) && is_over(held, packet->family)))
 		return 0;
 	forget_settled(&key, packet->family);
-	/* Each packet that asks notes it anew, so that it never needs to settle. */
+	/* Each packet of the client records it again, so it never has to be moved to the settled flows. */
 	back.opened = opened_now();
 	back.direction = DIRECT;
 	back.last_tick = packet->now;
@@ -218,7 +220,8 @@ __noinline int note_direct(const struct packet *packet)
 	return 0;
 }
 
-/* What an answer of a backend becomes whose flow is not remembered: its listener's, where only one can have asked. */
+/* What an answer of a backend becomes if its flow is unknown: an answer of its listener, if only one can
+ * be meant. */
 static __always_inline int from_origin(struct flow *flow, const struct origin *origin, __u32 backend,
 				       const struct flow_key6 *key)
 {
@@ -235,11 +238,11 @@ static __always_inline int from_origin(struct flow *flow, const struct origin *o
 	return STEP_MADE;
 }
 
-/* The answer of a backend to full-NAT, in a flow that is forgotten: nobody knows for whom it is. A client's next packet
- * makes the flow again. */
+/* A backend's answer with full-NAT, in a flow that was forgotten: its client is unknown. The client's next
+ * packet makes the flow again. */
 static __always_inline struct source *lost_answer(const struct origin *origin, const struct address *to, __be16 to_port)
 {
-	/* On the stack: Linux 6.1 looks up nothing that an argument points to. */
+	/* On the stack: Linux 6.1 does not look up keys that an argument points to. */
 	struct address address;
 	struct source *source;
 	__u16 port = bpf_ntohs(to_port);
@@ -251,7 +254,8 @@ static __always_inline struct source *lost_answer(const struct origin *origin, c
 	return source && port >= source->first_port && port <= source->last_port ? source : NULL;
 }
 
-/* A packet of no flow, and for no listener: asks a backend by its own address, or comes from one, or is not ours. */
+/* A packet of no flow, and for no listener: it goes to a backend's own address, or comes from one, or is
+ * not ours. */
 __noinline int meet_backend(struct packet *packet, struct flow *flow)
 {
 	struct flow_key6 key = {};
@@ -281,13 +285,13 @@ __noinline int meet_backend(struct packet *packet, struct flow *flow)
 	return packet->fault ? packet->fault : from_origin(flow, origin, backend, &key);
 }
 
-/* A packet of no flow that is remembered: makes the flow, and says what is to be done. */
+/* A packet of an unknown flow: makes the flow, and returns what to do. */
 __noinline int meet(struct __sk_buff *skb, struct packet *packet, struct flow *flow)
 {
 	struct listener *listener;
 	struct endpoint at;
 
-	/* Port 0 is nobody's, and stands for something else in the maps. */
+	/* No socket has port 0, and it has a special meaning in the maps. */
 	if (!packet || !flow || !packet->source_port || !packet->destination_port || is_martian(packet) ||
 	    same_address(&packet->source, &packet->destination))
 		return NOT_OURS;
@@ -298,7 +302,8 @@ __noinline int meet(struct __sk_buff *skb, struct packet *packet, struct flow *f
 	if (is_past(skb, listener))
 		return NOT_OURS;
 	flow->listener = listener->number;
-	/* Its answers would have the ends of those to this host's own connections: to its probes, and to the proxy's. */
+	/* Its answers would look like those to this host's own connections, such as its probes and the
+	 * proxy's. */
 	if (is_from_own(packet)) {
 		note(TRACE_LISTENER, listener->number);
 		return DROP_OWN_ADDRESS;
@@ -324,8 +329,9 @@ static __always_inline void forget_both(const struct flow *flow, const struct pa
 	forget(&key, packet->family);
 }
 
-/* Whether the port that a flow leaves from is still its own. The table lets either direction go by itself, and then the
- * port may be another client's: what this one says would end in that one's connection. */
+/* Whether the port that a flow leaves from is still its own. The table may evict either direction alone,
+ * and then the port may belong to another client: this client's packets would end up in that one's
+ * connection. */
 __noinline int has_way_back(const struct packet *packet, const struct flow *flow)
 {
 	struct flow_key6 key = {};
@@ -340,7 +346,7 @@ __noinline int has_way_back(const struct packet *packet, const struct flow *flow
 	       same_address(&back->source, &packet->destination);
 }
 
-/* Forgets the direction that a packet goes in. */
+/* Removes the direction that a packet belongs to. */
 __noinline int forget_flow(const struct packet *packet)
 {
 	struct flow_key6 key = {};
@@ -352,7 +358,7 @@ __noinline int forget_flow(const struct packet *packet)
 	return 0;
 }
 
-/* A packet of a flow that is remembered. */
+/* A packet of a known flow. */
 __noinline int go_on(struct packet *packet, struct flow *flow)
 {
 	bool begins_anew;
@@ -381,7 +387,7 @@ __noinline int go_on(struct packet *packet, struct flow *flow)
 	begins_anew = opens(packet);
 	if (!backend || backend->state != BACKEND_ALIVE || backend->generation != flow->generation) {
 		note(TRACE_BACKEND_GONE, number);
-		/* Its backend has gone: a datagram finds another one, a connection is reset. */
+		/* Its backend has gone: a datagram goes to another one, a connection is reset. */
 		if (flow->direction == TO_CLIENT)
 			return DROP_NO_BACKEND;
 		if (!is_over(flow, packet->family))
@@ -389,7 +395,8 @@ __noinline int go_on(struct packet *packet, struct flow *flow)
 		forget_both(flow, packet);
 		return packet->protocol == IPPROTO_TCP && !begins_anew ? STEP_RESET : STEP_MADE;
 	}
-	/* The client uses the port again: a connection that is over must not hold up the next (RFC 9293 §3.6.1). */
+	/* The client reuses the port: a connection that is over must not delay the next one (RFC 9293
+	 * §3.6.1). */
 	if (begins_anew && flow->direction == TO_BACKEND && is_over(flow, packet->family)) {
 		note(TRACE_BEGINS_ANEW, number);
 		forget_both(flow, packet);
@@ -401,7 +408,8 @@ __noinline int go_on(struct packet *packet, struct flow *flow)
 	return STEP_FOUND;
 }
 
-/* Whose a fragment is that tells no port: that of the first one of its packet, which has left its key. */
+/* The flow of a later fragment, which has no ports: it is that of its packet's first fragment, which has
+ * stored its key. */
 __noinline int later_fragment(struct __sk_buff *skb, const struct packet *packet, struct flow_key6 *key, struct flow *flow)
 {
 	struct fragment_key at_id = {};
@@ -434,7 +442,7 @@ __noinline int later_fragment(struct __sk_buff *skb, const struct packet *packet
 	return DROP_FRAGMENT;
 }
 
-/* The flow that an error of ICMP is about, when none is remembered. */
+/* The flow that an ICMP error is about, if none is stored. */
 __noinline int recall(struct __sk_buff *skb, const struct packet *packet, const struct quoted *quoted,
 		      struct flow *flow)
 {
@@ -454,7 +462,7 @@ __noinline int recall(struct __sk_buff *skb, const struct packet *packet, const 
 		flow->listener = listener->number;
 		if (listener->asks_host && is_of_host(skb, &quoted->opposite, packet->family, false))
 			return VERDICT_TO_HOST;
-		/* Which backend sent it is not known any more: only the flow could tell. */
+		/* It is no longer known which backend sent it: only the flow contained that. */
 		return DROP_ICMP;
 	}
 	place_of(&at, &quoted->opposite.source, quoted->opposite.source_port, quoted->opposite.protocol);
@@ -471,7 +479,7 @@ __noinline int recall(struct __sk_buff *skb, const struct packet *packet, const 
 	return from_origin(flow, origin, backend, &quoted->opposite) == STEP_MADE ? STEP_MADE : DROP_ICMP;
 }
 
-/* ICMP: errors about our packets are translated, all else is not ours. */
+/* ICMP: errors about our packets are translated; nothing else is ours. */
 __noinline int icmp(struct __sk_buff *skb, struct packet *packet, struct flow *flow)
 {
 	struct quoted quoted = {};
@@ -484,7 +492,7 @@ __noinline int icmp(struct __sk_buff *skb, struct packet *packet, struct flow *f
 	quoted.header = packet->transport + ICMP_HEADER;
 	if (!read_quoted(skb, packet, &quoted))
 		return is_tunnel(&quoted) ? STEP_TUNNEL : NOT_OURS;
-	/* An error goes to who sent what it quotes; any other is a forgery. */
+	/* An error is sent to the source of the packet that it quotes; any other is a forgery. */
 	if (!same_address(&packet->destination, &quoted.opposite.destination))
 		return NOT_OURS;
 	found = find(&quoted.opposite, packet->family);
@@ -504,7 +512,7 @@ __noinline int icmp(struct __sk_buff *skb, struct packet *packet, struct flow *f
 	}
 	if (packet->fault)
 		return drop(skb, flow->listener, packet->fault);
-	/* Errors about errors are not sent (RFC 1122 §3.2.2). */
+	/* No errors are sent about errors (RFC 1122 §3.2.2). */
 	if (packet->hop_limit <= 1)
 		return drop(skb, flow->listener, DROP_ICMP);
 	way = look_up(skb, flow, packet->family, 0);
@@ -512,7 +520,7 @@ __noinline int icmp(struct __sk_buff *skb, struct packet *packet, struct flow *f
 		return drop(skb, flow->listener, DROP_NO_ROUTE);
 	if (flow->forward == FORWARD_IPIP && flow->next_hop.mtu && packet->size > flow->next_hop.mtu)
 		return drop(skb, flow->listener, DROP_ICMP);
-	/* What the client's side says of an answer that went past us, the backend reads as it is. */
+	/* Errors from the client's side about an answer that bypassed us go to the backend unchanged. */
 	if (is_one_way(flow) ? hand_over(skb, packet, flow) : rewrite_icmp(skb, packet, &quoted, flow))
 		return drop(skb, flow->listener, DROP_NOT_REWRITTEN);
 	action = send(skb, flow, way);
@@ -520,7 +528,7 @@ __noinline int icmp(struct __sk_buff *skb, struct packet *packet, struct flow *f
 	return action;
 }
 
-/* A function of its own: inlined it takes more of the stack than there is. */
+/* A separate function, since it would need too much stack if it were inlined. */
 __noinline int copy_flow(struct flow *to, const struct flow *from)
 {
 	if (to && from)
@@ -536,7 +544,8 @@ int balance(struct __sk_buff *skb)
 	struct flow made = {}, *flow = NULL;
 	int step = STEP_FOUND, action = TC_ACT_SHOT;
 
-	/* Frames for others that a switch floods, and frames of a VLAN, whose own interface gets them. */
+	/* Frames for other hosts that a switch floods, and VLAN frames, which go to an interface of their
+	 * own. */
 	if (skb->pkt_type != PACKET_HOST || is_of_vlan(skb) || !parse(skb, &packet))
 		return NOT_OURS;
 	if ((packet.protocol == IPPROTO_ICMP || packet.protocol == IPPROTO_ICMPV6) && packet.fragment != LATER_FRAGMENT) {
@@ -550,7 +559,7 @@ int balance(struct __sk_buff *skb)
 	if (step == STEP_FOUND) {
 		flow = find(&key, packet.family);
 		if (EXPLAINS && flow) {
-			/* What is noted in a flow is noted in a copy. */
+			/* Changes to a flow are made in a copy. */
 			copy_flow(&made, flow);
 			flow = &made;
 		}

@@ -163,15 +163,15 @@ impl ForwardSocket {
         self.socket
     }
 
-    /// Sends a datagram. Never waits; Err when the queue is full or the other process has gone.
+    /// Sends a datagram. Never waits; `Err` when the queue is full or the other process has ended.
     pub fn send(&self, datagram: &Forwarded) -> io::Result<()> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         rustix::net::send(&self.socket, &datagram.encode(), flags)?;
         Ok(())
     }
 
-    /// Receives one datagram; `None` when what came was none. `WouldBlock` when there is nothing,
-    /// `UnexpectedEof` when the other process has gone.
+    /// Receives one datagram; `None` when the message is not one. `WouldBlock` when there is none,
+    /// `UnexpectedEof` when the other process has ended.
     pub fn receive(&self, room: &mut [u8]) -> io::Result<Option<Forwarded>> {
         let (_, count) = rustix::net::recv(&self.socket, &mut *room, RecvFlags::DONTWAIT)?;
         if count == 0 {

@@ -16,17 +16,17 @@ use super::schedule::Blame;
 use super::shared::{self, Published};
 use super::unfinished::{OrderFile, Unfinished};
 
-/// For an authority to look at challenges, and then to sign.
+/// Longest time for an authority to validate challenges, and then to issue.
 pub const VALIDATION: Duration = Duration::from_secs(120);
 
-/// How long it is asked for a certificate that it has signed, and says that it does not know.
+/// For how long it is asked for a certificate that it has issued but claims not to know.
 const SIGNED_FOR: Duration = Duration::from_secs(3600);
 
-/// What one attempt is made with.
+/// What one attempt needs.
 pub struct Attempt<'a> {
-    /// Who orders.
+    /// The account that orders.
     pub accounts: Accounts<'a>,
-    /// Where workers see what is to be shown to the authority.
+    /// Where workers find the proofs for the authority.
     pub challenges: &'a Arc<Challenges>,
     /// The challenge types that can be used, tried in turn.
     pub ways: &'a [AcmeChallenge],

@@ -72,7 +72,7 @@ impl OrderFile {
         store::write(self.0.clone(), text).await.map_err(|error| Failure::store(&error))
     }
 
-    /// Removes it for a reason that is said.
+    /// Removes it, and logs the reason.
     pub fn give_up(&self, reason: &str) {
         tracing::warn!(order = %self.0.display(), reason, "an order that was not brought to its end is given up");
         self.clear();
