@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Who may begin a flow with a listener: by the lists of networks, and by the interface that packets come by. */
+/* Which clients may begin a flow with a listener: by its lists of networks, and by the interface that a
+ * packet arrived at. */
 #ifndef WEIR_ADMISSION_H
 #define WEIR_ADMISSION_H
 
@@ -19,7 +20,7 @@ __noinline int is_admitted(const struct packet *packet, __u32 listener)
 	return !said || *said == ADMITTED;
 }
 
-/* Whether a listener that names its interfaces means the one that a packet came by. */
+/* Whether a listener that names its interfaces includes the one that a packet arrived at. */
 __noinline int is_meant_here(struct __sk_buff *skb, __u32 listener)
 {
 	struct listener_interface at = { .listener = listener, .interface = skb->ifindex };
@@ -27,7 +28,8 @@ __noinline int is_meant_here(struct __sk_buff *skb, __u32 listener)
 	return bpf_map_lookup_elem(&listener_interfaces, &at) != NULL;
 }
 
-/* What comes for such a listener by another interface is the host's, as it is where sockets are bound to theirs. */
+/* A packet that arrives for such a listener at another interface is left to the host, as with sockets
+ * bound to interfaces. */
 static __always_inline bool is_past(struct __sk_buff *skb, const struct listener *listener)
 {
 	return listener->is_confined && !is_meant_here(skb, listener->number);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Packets that are answered here: a frame becomes the ICMP error or the reset that it deserves, and goes back the way it
- * came. */
+/* Packets that are answered here: a frame becomes the ICMP error or the reset that answers it, and goes
+ * back the way it came. */
 #ifndef WEIR_ANSWER_H
 #define WEIR_ANSWER_H
 
@@ -8,16 +8,18 @@
 #include "packet.h"
 #include "verdict.h"
 
-/* Answers of a kind that a processor gives in a tick, as hosts limit their own (RFC 1812 §4.3.2.8, RFC 4443 §2.4): each costs more than
- * the packet that asks for it. */
+/* Most answers of one kind that a CPU sends in a tick. Hosts limit their own in the same way (RFC 1812
+ * §4.3.2.8, RFC 4443 §2.4), since each costs more than the packet that causes it. */
 #define ANSWERS_PER_TICK 1000
 #define HOPS 64
 /* Class of errors: internetwork control (RFC 1812 §4.3.2.5). */
 #define CLASS_OF_ERRORS 0xc0
-/* Bytes of a transport header that an error quotes: up to the end of its sum, which the kernel may still have to fill in. */
+/* Bytes of a transport header that an error quotes: up to the end of its checksum, which the kernel may
+ * still have to fill in. */
 #define QUOTED_TCP 20
 #define QUOTED_UDP 8
-/* Longest header that is quoted, with options or extensions; what has a longer one is not answered. */
+/* Longest header that is quoted, including options or extensions; packets with a longer one are not
+ * answered. */
 #define MAX_QUOTED_HEADER 104
 
 static __always_inline bool may_answer(enum answers_to to)
@@ -37,8 +39,8 @@ static __always_inline bool may_answer(enum answers_to to)
 	return here->count <= ANSWERS_PER_TICK;
 }
 
-/* The kernel still has to fill in the transport's sum (CHECKSUM_PARTIAL): a change of a port then leaves the field as it
- * is. What is changed here is put back. */
+/* The kernel still has to fill in the transport checksum (CHECKSUM_PARTIAL), so a change of a port leaves
+ * the field as it is. Changes made here are undone. */
 __noinline int sum_is_open(struct __sk_buff *skb, __u32 at)
 {
 	__u16 before, after;
@@ -46,7 +48,8 @@ __noinline int sum_is_open(struct __sk_buff *skb, __u32 at)
 	if (bpf_skb_load_bytes(skb, at, &before, 2) || bpf_l4_csum_replace(skb, at, 0, 1, 2) ||
 	    bpf_skb_load_bytes(skb, at, &after, 2) || bpf_l4_csum_replace(skb, at, 1, 0, 2))
 		return 0;
-	/* All ones came back as nothing, which a sum takes for the same, and who reads the quote does not. */
+	/* All ones came back as zero. In a checksum both mean the same, but a receiver that compares the
+	 * quote sees a difference. */
 	bpf_skb_store_bytes(skb, at, &before, 2, 0);
 	return before == after;
 }
@@ -64,8 +67,8 @@ __noinline int send_back(struct __sk_buff *skb)
 	return bpf_redirect(skb->ifindex, 0);
 }
 
-/* Sends an answer that is made, and counts it only then: the kernel may refuse to. `segments` are those of the packet as
- * it came, which a change of its length has forgotten. */
+/* Sends a finished answer, and counts it only if the kernel accepts it. `segments` is the number of
+ * segments of the original packet, which is lost when its length changes. */
 static __always_inline int send_answer(struct __sk_buff *skb, __u32 listener, enum verdict verdict, __u32 segments)
 {
 	int action = send_back(skb);
@@ -74,7 +77,7 @@ static __always_inline int send_answer(struct __sk_buff *skb, __u32 listener, en
 	return action;
 }
 
-/* The sum over what an error quotes: the header, and the beginning of the transport's. */
+/* The checksum over what an error quotes: the IP header, and the beginning of the transport header. */
 __noinline __s64 sum_of_quote(struct __sk_buff *skb, const struct packet *packet, __u32 from)
 {
 	__u8 header[MAX_QUOTED_HEADER] = {};
@@ -104,7 +107,7 @@ __noinline __s64 sum_of_quote(struct __sk_buff *skb, const struct packet *packet
 	}
 	sum = bpf_csum_diff(NULL, 0, (__be32 *)transport, sizeof(transport), 0);
 	if (is_open) {
-		/* What the kernel will make of the field when it sends the frame. */
+		/* The value that the kernel will put into the field when it sends the frame. */
 		__u16 open = *(__u16 *)(transport + (sum_at & 0x1f));
 		__u16 closed = ~fold((__u32)sum);
 
@@ -113,7 +116,7 @@ __noinline __s64 sum_of_quote(struct __sk_buff *skb, const struct packet *packet
 	return (__u64)fold(sum) + (__u32)bpf_csum_diff(NULL, 0, (__be32 *)header, sizeof(header), 0);
 }
 
-/* Cuts a frame down to what is quoted and makes `room` bytes before it. */
+/* Cuts a frame down to what is quoted, and makes `room` bytes in front of it. */
 static __always_inline long quote(struct __sk_buff *skb, struct packet *packet, __u32 room)
 {
 	__u32 transport_bytes = packet->protocol == IPPROTO_TCP ? QUOTED_TCP : QUOTED_UDP;
@@ -125,7 +128,7 @@ static __always_inline long quote(struct __sk_buff *skb, struct packet *packet, 
 	       bpf_skb_adjust_room(skb, room, BPF_ADJ_ROOM_MAC, 0);
 }
 
-/* Makes of a packet the error of its destination's that quotes it. Not 0 when that can't be. */
+/* Turns a packet into an error from its destination that quotes it. Returns nonzero if that fails. */
 __noinline int quote_ip4(struct __sk_buff *skb, struct packet *packet, __u32 type_and_code)
 {
 	struct {
@@ -209,8 +212,8 @@ static __always_inline int become_error(struct __sk_buff *skb, struct packet *pa
 						     ICMPV6_TIME_EXCEEDED << 8);
 }
 
-/* Answers by an error that quotes the packet: its hop limit ends here (RFC 792, RFC 4443 §3.3), or it does not fit the
- * way out, which takes `packet->mtu` (RFC 1191, RFC 4443 §3.2). */
+/* Answers with an error that quotes the packet: its hop limit was reached (RFC 792, RFC 4443 §3.3), or it
+ * does not fit the outgoing link, whose MTU is `packet->mtu` (RFC 1191, RFC 4443 §3.2). */
 static __always_inline int answer_error(struct __sk_buff *skb, struct packet *packet, __u32 listener, enum verdict error)
 {
 	bool is_too_big = error == VERDICT_TOO_BIG;
@@ -228,7 +231,7 @@ static __always_inline int answer_error(struct __sk_buff *skb, struct packet *pa
 	return send_answer(skb, listener, error, segments);
 }
 
-/* A segment of TCP for no connection becomes the reset that answers it (RFC 9293 §3.10.7.1). */
+/* Turns a TCP segment without a connection into the reset that answers it (RFC 9293 §3.10.7.1). */
 __noinline int reset(struct __sk_buff *skb, struct packet *packet, __u32 listener)
 {
 	struct tcphdr segment, answer = {};
@@ -241,7 +244,7 @@ __noinline int reset(struct __sk_buff *skb, struct packet *packet, __u32 listene
 		return TC_ACT_SHOT;
 	header = packet->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 	offset = ETH_HLEN + header;
-	/* A reset is not answered, and what has options or extensions is not worth it. */
+	/* A reset is not answered, and packets with options or extensions are not worth it. */
 	if (packet->protocol != IPPROTO_TCP || packet->fragment || packet->transport != offset ||
 	    packet->tcp_flags & TCP_RST || packet->fault || bpf_skb_load_bytes(skb, offset, &segment, sizeof(segment)))
 		return drop(skb, listener, DROP_UNKNOWN_FLOW);

@@ -9,9 +9,10 @@
 
 #define MULTIPLIER 0x9e3779b97f4a7c15ULL
 #define NOBODY 0xffffffff
-/* Slots that are looked at when the first backends met are dead: the table lags behind by milliseconds. */
+/* Most slots that are looked at if the first backends found are dead: the table lags behind by
+ * milliseconds. */
 #define TRIES 16
-/* Backends that least-flows compares. */
+/* Number of backends that least-flows compares. */
 #define MAX_COMPARED 1024
 
 /* weir_balance::stable_hash, piece by piece. */
@@ -34,7 +35,7 @@ static __always_inline __u64 fold_hash(__u64 value)
 	return high ^ a * b ^ (value << 23 | value >> 41);
 }
 
-/* Eight bytes as they lie, the first the lowest. */
+/* Eight bytes in memory order, the first one lowest. */
 static __always_inline __u64 word(__be32 first, __be32 second)
 {
 	return (__u64)first | (__u64)second << 32;
@@ -65,7 +66,7 @@ static __always_inline __u64 hash_of(const struct packet *packet, __u32 key)
 	return mix64(fold_hash(state ^ rest));
 }
 
-/* weir_balance::maglev::slot: the mixed key times TABLE_SIZE, of 128 bits the upper 64. */
+/* weir_balance::maglev::slot: the upper 64 of the 128 bits of the mixed key times TABLE_SIZE. */
 static __always_inline __u32 slot_of(__u64 key)
 {
 	__u64 mixed = mix64(key);
@@ -96,7 +97,7 @@ struct comparison {
 	__u64 best_flows;
 };
 
-/* Fewer flows for its weight; among equals the first. */
+/* Whether it has fewer flows for its weight; among equals the first wins. */
 static long compare(__u32 slot, struct comparison *found)
 {
 	__u32 number = backend_at(found->pool, found->table, slot);
@@ -106,7 +107,7 @@ static long compare(__u32 slot, struct comparison *found)
 
 	if (!backend || !open || backend->state != BACKEND_ALIVE || backend->weight == 0)
 		return 0;
-	/* Below zero when flows came about and ended around a sweep. */
+	/* Below zero if flows began and ended around a sweep. */
 	flows = (__s64)*open > 0 ? *open + 1 : 1;
 	if (found->best == NOBODY || flows * found->best_weight < found->best_flows * backend->weight) {
 		found->best = number;
@@ -116,7 +117,7 @@ static long compare(__u32 slot, struct comparison *found)
 	return 0;
 }
 
-/* The number of a backend; NOBODY when none takes new flows. */
+/* The number of a backend; NOBODY if none accepts new flows. */
 __noinline __u32 choose(__u32 number, const struct packet *packet)
 {
 	struct pool *pool = bpf_map_lookup_elem(&pools, &number);
@@ -148,7 +149,7 @@ __noinline __u32 choose(__u32 number, const struct packet *packet)
 		if (is_alive(backend))
 			return backend;
 		note(TRACE_PASSED_OVER, backend);
-		/* Far from neighbours, which a turn gives to the same backend. */
+		/* Away from neighbouring slots, which with turns have the same backend. */
 		slot = (slot + 1 + attempt * 4099) % count;
 	}
 	return NOBODY;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Takes the outer header off packets of balancers (RFC 2003, RFC 2473), at the ingress of a backend's interface: the host's
- * stack goes on with the inner ones, as if they had come so. A program of its own, that shares no map with the other. */
+/* Removes the outer header from packets of load balancers (RFC 2003, RFC 2473), at the ingress of a
+ * backend's interface: the host's stack handles the inner packets as if they had arrived without it. A
+ * separate program, which shares no map with the other. */
 #include <linux/if_packet.h>
 
 #include "packet.h"
@@ -11,15 +12,16 @@
 
 char license_of_the_program[] SEC("license") = "GPL";
 
-/* What became of a packet within another: as Taken in weir-l4/src/decap.rs. */
+/* What happened to an encapsulated packet: as TAKEN in weir-l4/src/decap.rs. */
 enum taken {
 	TAKEN_OFF = 0,
-	/* Left to the host's stack: another than the balancers sent it, or it is a fragment, or its header's sum is wrong. */
+	/* Left to the host's stack: it was not sent by a load balancer, or is a fragment, or its header
+	 * checksum is wrong. */
 	LEFT_STRANGER,
 	LEFT_FRAGMENT,
 	LEFT_DAMAGED,
-	/* Dropped: what is within is damaged, or for nobody here; the way was congested and the packet can't say so (RFC 6040
-	 * §4.2); the kernel refused. */
+	/* Dropped: the inner packet is damaged, or not for this host; the path was congested and the
+	 * packet can't express that (RFC 6040 §4.2); or the kernel refused. */
 	DROP_DAMAGED,
 	DROP_ELSEWHERE,
 	DROP_CONGESTED,
@@ -34,7 +36,7 @@ struct {
 	__type(value, __u32);
 } balancers SEC(".maps");
 
-/* Where inner packets may go; without any, to all addresses of this host. */
+/* Allowed destinations of inner packets; without any, all addresses of this host. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -42,7 +44,7 @@ struct {
 	__type(value, __u32);
 } destinations SEC(".maps");
 
-/* 1 where there are destinations. */
+/* 1 if there are destinations. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -61,9 +63,9 @@ struct outer {
 	struct address from;
 	struct address to;
 	struct address inner_to;
-	/* Bytes of the outer header. */
+	/* Length of the outer header in bytes. */
 	__u32 bytes;
-	/* Traffic class of both. */
+	/* Traffic class of both packets. */
 	__u8 class;
 	__u8 inner_class;
 	__u8 family;
@@ -80,7 +82,8 @@ static __always_inline int end(struct __sk_buff *skb, enum taken what, int actio
 	return action;
 }
 
-/* Whether an address is this host's. A host that does not forward is not asked: its stack drops what is not for it. */
+/* Whether an address is this host's. A host that does not forward is not asked, since its stack drops
+ * packets for others. */
 __noinline int is_local(struct __sk_buff *skb, const struct address *address, __u32 family)
 {
 	struct bpf_fib_lookup to = {};
@@ -101,7 +104,8 @@ __noinline int is_local(struct __sk_buff *skb, const struct address *address, __
 	return found == BPF_FIB_LKUP_RET_NOT_FWDED || found == BPF_FIB_LKUP_RET_FWD_DISABLED;
 }
 
-/* An outer packet of IPv4: -1 when it is none, or what is to be said of it; TAKEN_OFF when its inner one may be taken. */
+/* An outer IPv4 packet: returns -1 if it is not one, or what happened to it; TAKEN_OFF if its inner packet
+ * may be extracted. */
 __noinline int read_ip4(struct __sk_buff *skb, struct outer *outer)
 {
 	struct iphdr ip, inner;
@@ -128,7 +132,7 @@ __noinline int read_ip4(struct __sk_buff *skb, struct outer *outer)
 	sum = bpf_csum_diff(NULL, 0, (__be32 *)options, sizeof(options), fold(sum));
 	if (fold(sum) != 0xffff)
 		return LEFT_DAMAGED;
-	/* A train may be longer than its header can say. */
+	/* A train may be longer than its header can express. */
 	if (bpf_skb_load_bytes(skb, ETH_HLEN + outer->bytes, &inner, sizeof(inner)) || inner.version != 4 || inner.ihl < 5 ||
 	    ((ip.tot_len || !skb->gso_size) && bpf_ntohs(ip.tot_len) < outer->bytes + bpf_ntohs(inner.tot_len)))
 		return DROP_DAMAGED;
@@ -156,7 +160,7 @@ __noinline int read_ip6(struct __sk_buff *skb, struct outer *outer)
 	return TAKEN_OFF;
 }
 
-/* What ECN the inner packet goes on with (RFC 6040 §4.2); -1 when it can't say what it must. */
+/* The ECN bits of the inner packet from now on (RFC 6040 §4.2); -1 if it can't express what it must. */
 static __always_inline int ecn_of(__u8 outer, __u8 inner)
 {
 	outer &= 3;
@@ -166,7 +170,7 @@ static __always_inline int ecn_of(__u8 outer, __u8 inner)
 	return outer == 1 && inner == 2 ? 1 : inner;
 }
 
-/* Gives a packet that stands alone by now the traffic class. */
+/* Sets the traffic class of a packet that has lost its outer header. */
 __noinline int set_class(struct __sk_buff *skb, __u32 from, __u32 to, __u32 family)
 {
 	__u8 class = to;
@@ -185,7 +189,7 @@ __noinline int set_class(struct __sk_buff *skb, __u32 from, __u32 to, __u32 fami
 	return bpf_skb_store_bytes(skb, ETH_HLEN, first, sizeof(first), BPF_F_RECOMPUTE_CSUM) != 0;
 }
 
-/* Whether inner packets may go there. */
+/* Whether this is an allowed destination for inner packets. */
 __noinline int is_wanted(struct __sk_buff *skb, const struct outer *outer)
 {
 	struct address to;
@@ -229,7 +233,7 @@ int decapsulate(struct __sk_buff *skb)
 	ecn = ecn_of(outer.class, outer.inner_class);
 	if (ecn < 0)
 		return end(skb, DROP_CONGESTED, DROPPED);
-	/* Before the kernel counts the segments of a train anew. */
+	/* Must come before the kernel counts the segments of a train again. */
 	end(skb, TAKEN_OFF, NOT_OURS);
 	if (bpf_skb_adjust_room(skb, -(__s32)outer.bytes, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
 		return end(skb, DROP_REFUSED, DROPPED);

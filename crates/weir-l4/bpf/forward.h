@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* The way out: which interface, which neighbour, and whether the packet fits. */
+/* Forwarding: which interface, which neighbour, and whether the packet fits. */
 #ifndef WEIR_FORWARD_H
 #define WEIR_FORWARD_H
 
@@ -7,13 +7,13 @@
 #include "maps.h"
 #include "packet.h"
 
-/* Why a next hop can't be taken from the flow: how the kernel is asked instead. */
+/* Whether the next hop stored in the flow can be used, or how the kernel is asked instead. */
 enum way {
-	/* All is in the flow. */
+	/* The flow contains everything. */
 	WAY_KNOWN = 0,
-	/* The other end of the interface is in another namespace of this host. */
+	/* The other end of the interface is in another network namespace of this host. */
 	WAY_PEER = 1,
-	/* The kernel looks up route and neighbour for this one packet, and asks for the neighbour. */
+	/* The kernel looks up route and neighbour for this one packet, and resolves the neighbour. */
 	WAY_NEIGHBOUR = 2,
 	WAY_NONE = 3,
 };
@@ -23,15 +23,16 @@ static __always_inline bool is_peer(__u32 interface)
 	return bpf_map_lookup_elem(&local_peers, &interface) != NULL;
 }
 
-/* Bytes of the header that is put before a packet. */
+/* Length of the header that is put in front of a packet. */
 static __always_inline __u32 outer_bytes(__u8 family)
 {
 	return family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 }
 
-/* The way on a host that does not forward, of which the kernel's look-up says nothing: by the host's routes. Where the main table
- * has none, to a backend by the interface that is known of it, and to a client by the one that its first packet came by. By DSR a
- * router would send the packet back to us. */
+/* The next hop on a host that does not forward, for which the kernel's look-up returns nothing: by the
+ * host's routes. If the main table has none, a backend is reached through the interface stored for it, and
+ * a client through the one that its first packet arrived at. With DSR a router would send the packet back
+ * to us. */
 __noinline int by_routes(struct __sk_buff *skb, struct flow *flow)
 {
 	struct routed to = { .prefix = 128 };
@@ -49,20 +50,20 @@ __noinline int by_routes(struct __sk_buff *skb, struct flow *flow)
 	if (way) {
 		interface = way->interface;
 	} else if (flow->direction == TO_BACKEND) {
-		/* What the flow has may be gone: the backend's may have come anew. */
+		/* The interface in the flow may be gone: the backend's may have been created again. */
 		to.prefix = flow->backend;
 		backend = bpf_map_lookup_elem(&backends, &to.prefix);
 		if (backend)
 			interface = backend->interface;
 	}
-	/* Not with every packet: a cache line that is written is one that the other processors must fetch. */
+	/* Not for every packet: a written cache line must be fetched by the other CPUs. */
 	if (interface != flow->next_hop.interface)
 		flow->next_hop.interface = interface;
-	/* Only of an interface that is gone the kernel does not say how much fits. */
+	/* The kernel returns no MTU only if the interface is gone. */
 	return interface && bpf_check_mtu(skb, interface, &mtu, 0, 0) >= 0 ? WAY_NEIGHBOUR : WAY_NONE;
 }
 
-/* Looks up the way to where the flow's packets go, and keeps it in the flow. */
+/* Looks up the next hop for the flow's packets, and stores it in the flow. */
 __noinline int look_up(struct __sk_buff *skb, struct flow *flow, __u8 family, __u32 routes)
 {
 	struct bpf_fib_lookup to = {};
@@ -70,7 +71,8 @@ __noinline int look_up(struct __sk_buff *skb, struct flow *flow, __u8 family, __
 
 	if (!flow)
 		return WAY_NONE;
-	/* Of a length the kernel looks at the route's MTU as well; whether the packet fits is seen later. */
+	/* With a length the kernel would also check the route's MTU; whether the packet fits is checked
+	 * later. */
 	to.tot_len = 1;
 	to.ifindex = skb->ingress_ifindex ? skb->ingress_ifindex : skb->ifindex;
 	if (family == 4) {
@@ -83,14 +85,15 @@ __noinline int look_up(struct __sk_buff *skb, struct flow *flow, __u8 family, __
 		__builtin_memcpy(to.ipv6_dst, &flow->destination, 16);
 	}
 	found = bpf_fib_lookup(skb, &to, sizeof(to), 0);
-	/* A router would send a packet for the listener's address back to us: only a neighbour can take it. */
+	/* A router would send a packet for the listener's address back to us: the next hop must be a
+	 * neighbour. */
 	if (flow->forward == FORWARD_DSR && (found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH) &&
 	    (family == 4 ? to.ipv4_dst != flow->destination.words[3]
 			 : !same_address((struct address *)to.ipv6_dst, &flow->destination)))
 		return WAY_NONE;
 	if (found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH) {
 		flow->next_hop.interface = to.ifindex;
-		/* One field with `tot_len`, which it still is where no neighbour was found. */
+		/* Shares its memory with `tot_len`, which it still contains if no neighbour was found. */
 		flow->next_hop.mtu = found == BPF_FIB_LKUP_RET_SUCCESS ? to.mtu_result : 0;
 		if (flow->forward == FORWARD_IPIP && flow->next_hop.mtu)
 			flow->next_hop.mtu -= outer_bytes(family);
@@ -102,8 +105,8 @@ __noinline int look_up(struct __sk_buff *skb, struct flow *flow, __u8 family, __
 		flow->next_hop.is_peer = is_peer(to.ifindex);
 		flow->next_hop.routes = routes;
 		flow->next_hop.resolved_tick = now_tick();
-		/* The kernel sends this one itself: a neighbour that only we used would never be asked whether it is
-		 * still there, and forgotten in the end. */
+		/* The kernel sends this packet itself: a neighbour that only we used would never be
+		 * checked for reachability, and would finally be forgotten. */
 		return flow->next_hop.is_peer ? WAY_PEER : WAY_NEIGHBOUR;
 	}
 	return found != BPF_FIB_LKUP_RET_BLACKHOLE && found != BPF_FIB_LKUP_RET_UNREACHABLE &&
@@ -112,7 +115,7 @@ __noinline int look_up(struct __sk_buff *skb, struct flow *flow, __u8 family, __
 		       : WAY_NONE;
 }
 
-/* The way that a packet of the flow takes. What was looked up holds for a tick, and until a route changes. */
+/* The next hop for a packet of the flow. A look-up is valid for a tick, and until a route changes. */
 static __always_inline enum way way_of(struct __sk_buff *skb, const struct packet *packet, struct flow *flow)
 {
 	__u32 zero = 0;
@@ -125,10 +128,11 @@ static __always_inline enum way way_of(struct __sk_buff *skb, const struct packe
 	return look_up(skb, flow, packet->family, routes);
 }
 
-/* Bytes of the Hop-by-Hop header that says how long a jumbogram is. */
+/* Length of the Hop-by-Hop header that contains the length of a jumbogram. */
 #define JUMBO_BYTES 8
 
-/* Bytes of IP that the largest piece of a packet has: of a train, which may not have been counted, each segment's. */
+/* Length of the largest IP packet: for a train, whose segments may not have been counted, that of each
+ * segment. */
 static __always_inline __u32 largest_piece(struct __sk_buff *skb, const struct packet *packet)
 {
 	__u32 segment = packet->transport - ETH_HLEN + sizeof(struct udphdr) + skb->gso_size;
@@ -138,15 +142,17 @@ static __always_inline __u32 largest_piece(struct __sk_buff *skb, const struct p
 		return packet->size;
 	if (packet->protocol == IPPROTO_TCP && !bpf_skb_load_bytes(skb, packet->transport + 12, &offset, 1))
 		segment += (offset >> 4) * 4 - sizeof(struct udphdr);
-	/* Of more than 64 KiB the kernel has a header that says so (RFC 2675), which it takes off before it cuts. */
+	/* For more than 64 KiB the kernel inserts a header for the length (RFC 2675), which it removes
+	 * before it cuts the train. */
 	if (packet->size > 0xffff + sizeof(struct ipv6hdr) && packet->family == 6 &&
 	    packet->transport == ETH_HLEN + sizeof(struct ipv6hdr) + JUMBO_BYTES)
 		segment -= JUMBO_BYTES;
 	return segment < packet->size ? segment : packet->size;
 }
 
-/* Whether a packet of a flow whose route says no MTU, or a train, is no larger than the way out. By its own length: the frame may
- * have padding behind it. `packet->mtu` is what the way out has for the packet itself, less an outer header. */
+/* Whether a packet fits the outgoing link, for a train, or a flow whose route has no MTU. It uses the
+ * packet's own length, as the frame may be padded. `packet->mtu` becomes what the link leaves for the
+ * packet itself, without an outer header. */
 __noinline int fits_closely(struct __sk_buff *skb, struct packet *packet, const struct flow *flow)
 {
 	__u32 limit, room;
@@ -165,13 +171,14 @@ __noinline int fits_closely(struct __sk_buff *skb, struct packet *packet, const 
 	return !limit || largest_piece(skb, packet) <= limit;
 }
 
-/* Whether a packet is no larger than the way out; each segment of a train counts by itself. `packet->mtu` is set when not. */
+/* Whether a packet fits the outgoing link; for a train, each of its segments. If not, `packet->mtu` is
+ * set. */
 static __always_inline bool fits(struct __sk_buff *skb, struct packet *packet, const struct flow *flow)
 {
 	return packet->size <= flow->next_hop.mtu || fits_closely(skb, packet, flow);
 }
 
-/* Sends a packet on its way. */
+/* Sends a packet to its next hop. */
 static __always_inline int send(struct __sk_buff *skb, const struct flow *flow, enum way way)
 {
 	__u8 macs[12] __attribute__((aligned(4)));
@@ -180,7 +187,7 @@ static __always_inline int send(struct __sk_buff *skb, const struct flow *flow, 
 	if (way == WAY_NEIGHBOUR && flow->forward == FORWARD_DSR) {
 		struct bpf_redir_neigh to = {};
 
-		/* Not to where the packet says, which is here. */
+		/* Not to the packet's destination, which is this host. */
 		to.nh_family = is_mapped(&flow->destination) ? INET4 : INET6;
 		if (to.nh_family == INET4)
 			to.ipv4_nh = flow->destination.words[3];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What is this host's own: its addresses, and connections that its sockets have, which are those that the proxy plane took
- * before a listener came to this one. */
+/* What belongs to this host: its addresses, and the connections of its sockets, which the proxy plane
+ * accepted before a listener moved to this plane. */
 #ifndef WEIR_HOST_H
 #define WEIR_HOST_H
 
@@ -8,34 +8,35 @@
 #include "packet.h"
 #include "trace.h"
 
-/* States of TCP, of linux/tcp_states.h, which is not for programs. */
+/* TCP states from linux/tcp_states.h, which BPF programs can't include. */
 #define SOCKET_TIME_WAIT 6
 #define SOCKET_CLOSE 7
 #define SOCKET_LISTEN 10
 
 static __always_inline bool is_host(const struct address *address)
 {
-	/* On the stack: Linux 6.1 looks up nothing that an argument points to. */
+	/* On the stack: Linux 6.1 does not look up keys that an argument points to. */
 	struct address key = *address;
 
 	return bpf_map_lookup_elem(&host_addresses, &key) != NULL;
 }
 
-/* Whether a packet says that it comes from an address of this host, or from one that full-NAT sends from. The host's own packets
- * do not come in here. */
+/* Whether the source of a packet is an address of this host, or one from which full-NAT sends. The host's
+ * own packets do not arrive here. */
 __noinline int is_from_own(const struct packet *packet)
 {
 	struct address key;
 
 	if (!packet)
 		return 0;
-	/* On the stack: Linux 6.1 looks up nothing that an argument points to. */
+	/* On the stack: Linux 6.1 does not look up keys that an argument points to. */
 	key = packet->source;
 	return bpf_map_lookup_elem(&host_addresses, &key) || bpf_map_lookup_elem(&source_ports, &key);
 }
 
-/* Whether a socket of this host has the connection of `key`, which is read at the client's side. A segment that opens one
- * (`opens`) belongs to a socket whose handshake has begun, and to none that only waits for late segments. */
+/* Whether a socket of this host has the connection of `key`, as seen from the client. A segment that opens
+ * one (`opens`) belongs to a socket whose handshake has begun, and not to one that only waits for late
+ * segments. */
 __noinline int is_of_host(struct __sk_buff *skb, const struct flow_key6 *key, __u8 family, bool opens)
 {
 	struct bpf_sock_tuple tuple = {};
@@ -61,7 +62,7 @@ __noinline int is_of_host(struct __sk_buff *skb, const struct flow_key6 *key, __
 		return 0;
 	state = socket->state;
 	bpf_sk_release(socket);
-	/* A listening socket would take anything. */
+	/* A listening socket would match any client. */
 	if (state == SOCKET_LISTEN || state == SOCKET_CLOSE || (opens && state == SOCKET_TIME_WAIT))
 		return 0;
 	note(TRACE_HOST_SOCKET, state);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Errors of ICMP about packets of a flow: they go to who sent those, and speak of the packets as that one knows them.
+/* ICMP errors about packets of a flow: they are sent to the sender of those packets, and describe the
+ * packets as that sender knows them.
  *
- * An error quotes the packet that it is about. What it quotes went the other way, so that the flow of the opposite
- * direction says what the quoted addresses become (RFC 5508 §4.2). */
+ * An error quotes the packet that it is about. The quoted packet went in the opposite direction, so the
+ * flow of that direction says how the quoted addresses are translated (RFC 5508 §4.2). */
 #ifndef WEIR_ICMP_H
 #define WEIR_ICMP_H
 
@@ -11,14 +12,14 @@
 #include "rewrite.h"
 #include "verdict.h"
 
-/* Bytes of an error's own header, before the quote. */
+/* Length of an error's own header, before the quote. */
 #define ICMP_HEADER 8
 
 /* What an error quotes. */
 struct quoted {
 	/* The key of the flow in the other direction. */
 	struct flow_key6 opposite;
-	/* Where its IP header, and its transport header, begin in the frame. */
+	/* Offsets of its IP header and its transport header in the frame. */
 	__u16 header;
 	__u16 transport;
 };
@@ -41,7 +42,8 @@ static __always_inline bool is_error(struct __sk_buff *skb, const struct packet 
 	return packet->protocol == IPPROTO_ICMPV6 && type && type < 128;
 }
 
-/* The packet that is quoted from `header` on. False when it is not of TCP or UDP, or too little of it is quoted. */
+/* Parses the quoted packet, which begins at `header`. False if it is neither TCP nor UDP, or too little of
+ * it is quoted. */
 __noinline int read_quoted(struct __sk_buff *skb, const struct packet *packet, struct quoted *quoted)
 {
 	__be16 ports[2];
@@ -78,7 +80,7 @@ __noinline int read_quoted(struct __sk_buff *skb, const struct packet *packet, s
 	}
 	if (quoted->opposite.protocol != IPPROTO_TCP && quoted->opposite.protocol != IPPROTO_UDP)
 		return 0;
-	/* What stands behind the packet's end is padding of the frame. */
+	/* Bytes after the packet's end are padding of the frame. */
 	if (quoted->transport + ICMP_HEADER > ETH_HLEN + packet->size ||
 	    bpf_skb_load_bytes(skb, quoted->transport, ports, sizeof(ports)) || !ports[0] || !ports[1])
 		return 0;
@@ -89,10 +91,10 @@ __noinline int read_quoted(struct __sk_buff *skb, const struct packet *packet, s
 
 /* Bytes that are summed at once; a power of two. */
 #define SUMMED_BYTES 64
-/* Pieces of the longest packet. */
+/* Number of pieces in the longest packet. */
 #define MAX_SUMMED (0x10000 / SUMMED_BYTES + 1)
 
-/* A sum over bytes of a frame that is under way. */
+/* A checksum over bytes of a frame, while it is computed. */
 struct summing {
 	struct __sk_buff *skb;
 	__u64 sum;
@@ -100,7 +102,7 @@ struct summing {
 	__u32 end;
 };
 
-/* Adds a piece. 1 ends it. */
+/* Adds a piece. Returns 1 to stop. */
 static long sum_piece(__u32 number, struct summing *summing)
 {
 	__u8 bytes[SUMMED_BYTES] = {};
@@ -111,11 +113,12 @@ static long sum_piece(__u32 number, struct summing *summing)
 		return 1;
 	if (last >= SUMMED_BYTES)
 		last = SUMMED_BYTES - 1;
-	/* From a mask the verifier of Linux 6.1 learns that at least a byte is read: from a comparison with 0 it does not. */
+	/* The verifier of Linux 6.1 can tell from a mask, but not from a comparison with 0, that at least
+	 * one byte is read. */
 	asm volatile("" : "+r"(last));
 	last &= SUMMED_BYTES - 1;
 	if (bpf_skb_load_bytes(summing->skb, at, bytes, last + 1)) {
-		/* Which is never right. */
+		/* A value that never matches. */
 		summing->sum = 0;
 		return 1;
 	}
@@ -123,7 +126,7 @@ static long sum_piece(__u32 number, struct summing *summing)
 	return 0;
 }
 
-/* Whether the sum of a whole message of ICMP is right (RFC 792; with the pseudo-header RFC 4443 §2.3). */
+/* Whether the checksum of a whole ICMP message is right (RFC 792; with the pseudo-header RFC 4443 §2.3). */
 __noinline int icmp_sum_is_right(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct summing summing = { .skb = skb };
@@ -142,7 +145,8 @@ __noinline int icmp_sum_is_right(struct __sk_buff *skb, const struct packet *pac
 	return fold(summing.sum) == 0xffff;
 }
 
-/* Brings the sum that the quoted transport header has forward, where it is quoted; gives what its field changed by. */
+/* Updates the checksum in the quoted transport header, if it is quoted; returns by how much the field
+ * changed. */
 static __always_inline __s64 rewrite_quoted_sum(struct __sk_buff *skb, const struct packet *packet,
 						const struct quoted *quoted, __u64 difference)
 {
@@ -156,19 +160,19 @@ static __always_inline __s64 rewrite_quoted_sum(struct __sk_buff *skb, const str
 	if (quoted->opposite.protocol == IPPROTO_UDP && sum == 0)
 		return 0;
 	*(__u16 *)&before = sum;
-	/* Of more than 32 bits where the kernel does not fold what it gives (before Linux 6.13). */
+	/* May have more than 32 bits on kernels that do not fold the result (before Linux 6.13). */
 	sum = ~fold((__u64)(__u16)~sum + difference);
 	*(__u16 *)&after = sum;
 	bpf_skb_store_bytes(skb, at, &sum, sizeof(sum), 0);
 	return bpf_csum_diff(&before, sizeof(before), &after, sizeof(after), 0);
 }
 
-/* Least that a backend of full-NAT is told to fit on the way to clients: as IPv6 has it everywhere (RFC 8200 §5). */
+/* Least MTU towards clients that a backend with full-NAT is told: the minimum for IPv6 (RFC 8200 §5). */
 #define LEAST_SHARED_MTU 1280
 
-/* By full-NAT a backend knows all clients by the same addresses, and keeps what fits on the way there by them: what is said of
- * one client's way must not make the packets of all others small. Raises the MTU that an error for a backend says; gives what
- * the sum over that changes by. */
+/* With full-NAT a backend knows all clients by the same addresses, and stores the path MTU by address: a
+ * report about the path to one client must not make the packets to all others small. Raises the MTU in an
+ * error for a backend; returns by how much the checksum over it changes. */
 __noinline int raise_mtu(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow)
 {
 	struct icmp_header icmp;
@@ -182,7 +186,7 @@ __noinline int raise_mtu(struct __sk_buff *skb, const struct packet *packet, con
 				: icmp.type != ICMPV6_TOO_BIG)
 		return 0;
 	before = icmp.value;
-	/* What else stands in the word is none of this (RFC 4884 §4.1). */
+	/* The other bits of the word do not belong to it (RFC 4884 §4.1). */
 	beside = packet->family == 4 ? bpf_ntohl(before) & 0xffff0000 : 0;
 	if (bpf_ntohl(before) - beside >= LEAST_SHARED_MTU)
 		return 0;
@@ -192,9 +196,9 @@ __noinline int raise_mtu(struct __sk_buff *skb, const struct packet *packet, con
 	return fold((__u32)bpf_csum_diff(&before, sizeof(before), &after, sizeof(after), 0));
 }
 
-/* Makes of the quote the packet that the receiver sent, and of the error one for the receiver. `flow` is the flow of the
- * opposite direction. Every sum outside and inside follows; over all bytes of the packet nothing changes but the hop
- * limit of IPv6, so that nothing else is said to CHECKSUM_COMPLETE. */
+/* Turns the quote into the packet that the receiver has sent, and the error into one for the receiver.
+ * `flow` is the flow of the opposite direction. All checksums outside and inside are updated; in sum over
+ * all bytes of the packet only the IPv6 hop limit changes, so CHECKSUM_COMPLETE needs no other adjustment. */
 __noinline int rewrite_icmp(struct __sk_buff *skb, const struct packet *packet, const struct quoted *quoted,
 				   const struct flow *flow)
 {
@@ -231,8 +235,9 @@ __noinline int rewrite_icmp(struct __sk_buff *skb, const struct packet *packet, 
 	}
 	before[0] = packet->source;
 	before[1] = packet->destination;
-	/* What a backend or a router behind us says, the listener says; and a backend without a route to clients hears of
-	 * their routers from who sends for them. */
+	/* What a backend, or a router behind us, reports appears to come from the listener; and a backend
+	 * without a route to clients gets reports of their routers from the address that sends on their
+	 * behalf. */
 	after[0] = flow->direction == TO_BACKEND && flow->forward == FORWARD_NAT ? packet->source : flow->source;
 	after[1] = flow->destination;
 	outer = bpf_csum_diff((__be32 *)before, 32, (__be32 *)after, 32, 0);

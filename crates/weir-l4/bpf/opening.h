@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Flows that are opening: held apart until their client has shown that it gets what the backend says, which who sends
- * from other hosts' addresses can't. */
+/* Flows that are opening: kept apart until their client has shown that it receives the backend's packets,
+ * which a sender that forges other hosts' addresses can't. */
 #ifndef WEIR_OPENING_H
 #define WEIR_OPENING_H
 
 #include "flows.h"
 
-/* What a client acknowledges may be half as many bytes away from what the backend sent last: a guess is right one time
- * in 4096. */
+/* A client's acknowledgement may differ by up to half this number of bytes from what the backend sent
+ * last: a random guess is right once in 4096 times. */
 #define ACKNOWLEDGED_WITHIN (1 << 20)
 
-/* How far what a reset acknowledges may be from a first segment that it answers: that may carry data (RFC 7413). */
+/* How far the acknowledgement of a reset may be from the first segment that it answers, as that may carry
+ * data (RFC 7413). */
 #define FIRST_SEGMENT (1 << 16)
 
-/* Counts a connection that the backend refused, or did not answer. One for each client, or a single one could say of a
- * backend what it likes: some segments no host answers. */
+/* Counts a connection that the backend refused or did not answer. At most one per client, so that a single
+ * client can't make a backend look bad: some segments get no answer from any host. */
 __noinline int count_failure(const struct packet *packet, const struct flow *flow, int is_refused)
 {
 	struct failed_client who = {};
@@ -56,7 +57,8 @@ static __always_inline void count_served(__u32 backend)
 		counter->served++;
 }
 
-/* Keeps the number of a connection's first segment in the flow that it opens: who refuses it names that. */
+/* Stores the sequence number of a connection's first segment in the flow that it opens: a refusal
+ * acknowledges it. */
 __noinline int note_first(struct __sk_buff *skb, const struct packet *packet, struct flow *flow)
 {
 	__be32 number;
@@ -68,7 +70,7 @@ __noinline int note_first(struct __sk_buff *skb, const struct packet *packet, st
 	return 0;
 }
 
-/* Moves one direction among the settled flows. */
+/* Moves one direction to the settled flows. */
 __noinline int move_settled(const struct flow_key6 *from, __u8 family)
 {
 	struct flow_key4 key4 = {};
@@ -79,13 +81,13 @@ __noinline int move_settled(const struct flow_key6 *from, __u8 family)
 
 	if (!from)
 		return 0;
-	/* On the stack: Linux 6.1 looks up nothing that an argument points to. */
+	/* On the stack: Linux 6.1 does not look up keys that an argument points to. */
 	key = *from;
 	narrow(&key4, &key);
 	flow = find_opening(&key, family);
 	if (!flow)
 		return 0;
-	/* Who finds it here until it is forgotten finds it settled. */
+	/* A look-up that finds it here before it is removed finds it settled. */
 	opened = flow->opened;
 	flow->opened = 0;
 	if (family == 6)
@@ -100,7 +102,8 @@ __noinline int move_settled(const struct flow_key6 *from, __u8 family)
 	return 1;
 }
 
-/* Moves a flow among the settled ones, with its other direction where it has one. 1 when it lies somewhere else from now on. */
+/* Moves a flow to the settled ones, with its other direction if there is one. Returns 1 if it is stored
+ * elsewhere from now on. */
 __noinline int settle(const struct packet *packet, const struct flow *flow, const struct flow *other)
 {
 	struct flow_key6 key = {};
@@ -112,7 +115,8 @@ __noinline int settle(const struct packet *packet, const struct flow *flow, cons
 	backend = flow->backend;
 	if (other) {
 		other_key(&key, flow, packet->protocol);
-		/* The way back first: a flow whose way there is settled is not looked at again. */
+		/* The way back goes first: a flow whose direction to the backend is settled is not looked
+		 * at again. */
 		if (other->opened && !move_settled(&key, packet->family))
 			return 0;
 	}
@@ -123,7 +127,7 @@ __noinline int settle(const struct packet *packet, const struct flow *flow, cons
 	return moved;
 }
 
-/* What the backend answers, in the flow whose other direction `key` finds. */
+/* Records a backend's answer in the flow whose other direction is found with `key`. */
 static __always_inline void note_answer(struct flow *flow, const struct packet *packet, const struct flow_key6 *key,
 					__u32 sequence, __u32 acknowledged)
 {
@@ -134,14 +138,16 @@ static __always_inline void note_answer(struct flow *flow, const struct packet *
 		flow->seen |= SEEN_DATA;
 	if (packet->protocol != IPPROTO_TCP || (packet->tcp_flags & (TCP_RST | TCP_ACK)) != (TCP_RST | TCP_ACK) || flow->seen)
 		return;
-	/* A reset of what is no first segment refuses nothing: who sends such segments is not believed. That of a first one
-	 * acknowledges it, and that of one with ACK nothing (RFC 9293 §3.5.2). */
+	/* A reset in answer to anything but a first segment is not a refusal: senders of such segments are
+	 * not believed. The reset of a first segment acknowledges it, and that of one with ACK
+	 * acknowledges nothing (RFC 9293 §3.5.2). */
 	other = find(key, packet->family);
 	if (other && !(other->seen & ~(SEEN_SYN | SEEN_AGAIN)) && acknowledged - other->sequence - 1 < FIRST_SEGMENT)
 		count_failure(packet, flow, true);
 }
 
-/* Whether the client has heard the backend: of a datagram, that it sends another after an answer. */
+/* Whether the client has got the backend's answer; for datagrams, whether it sends another one after an
+ * answer. */
 static __always_inline bool has_heard(const struct packet *packet, const struct flow *flow, const struct flow *other,
 				      __u32 acknowledgement)
 {
@@ -154,7 +160,8 @@ static __always_inline bool has_heard(const struct packet *packet, const struct 
 	       ahead < ACKNOWLEDGED_WITHIN;
 }
 
-/* A packet of a flow that is opening. 1 when the flow has settled, and `flow` is no longer where it lies. */
+/* Handles a packet of a flow that is opening. Returns 1 if the flow has settled, and `flow` is stored
+ * elsewhere. */
 __noinline int go_on_opening(struct __sk_buff *skb, const struct packet *packet, struct flow *flow)
 {
 	struct flow_key6 key = {};
@@ -167,7 +174,7 @@ __noinline int go_on_opening(struct __sk_buff *skb, const struct packet *packet,
 								   numbers, sizeof(numbers)))
 		return 0;
 	if (is_one_way(flow)) {
-		/* Nobody here hears the backend: a client that goes on is believed. */
+		/* The backend's answers do not pass here: a client that continues is believed. */
 		bool goes_on = packet->protocol != IPPROTO_TCP ||
 			       (packet->tcp_flags & TCP_ACK && !(packet->tcp_flags & (TCP_SYN | TCP_RST)));
 
@@ -182,7 +189,7 @@ __noinline int go_on_opening(struct __sk_buff *skb, const struct packet *packet,
 	}
 	other = find(&key, packet->family);
 	if (opens(packet) && flow->sequence != bpf_ntohl(numbers[0])) {
-		/* The client has given up the one before. */
+		/* The client has given up the previous connection. */
 		flow->sequence = bpf_ntohl(numbers[0]);
 	} else if (opens(packet) && flow->last_tick != packet->now && other && !other->seen && !(flow->seen & SEEN_AGAIN)) {
 		flow->seen |= SEEN_AGAIN;

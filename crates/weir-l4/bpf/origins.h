@@ -7,8 +7,9 @@
 
 #include "maps.h"
 
-/* Whose answers come from a place, and the number of the backend there; NULL when it is nobody's. A backend without a port
- * of its own answers from those of its listeners, which it shares with others: its group has an origin for each port. */
+/* The origin for the source of an answer, with the number of the backend; NULL if there is none. A backend
+ * without a port of its own answers from the ports of its listeners, as others do: its group has an origin
+ * for each port. */
 static __always_inline struct origin *origin_at(struct endpoint *at, __u32 *backend)
 {
 	struct origin *origin = bpf_map_lookup_elem(&origins, at);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What a packet says of itself: addresses, ports, and where its parts lie. */
+/* Parsing of a packet: addresses, ports, and the offsets of its parts. */
 #ifndef WEIR_PACKET_H
 #define WEIR_PACKET_H
 
@@ -20,12 +20,13 @@
 #define INET4 2
 #define INET6 10
 
-/* Extension headers that are looked through (RFC 8200 §4): more are a disguise. */
+/* Most extension headers that are parsed (RFC 8200 §4): more would only serve to hide something. */
 #define MAX_EXTENSIONS 6
-/* Frame bytes that must lie in one piece: Ethernet, the longest IPv4 header, TCP without options. */
+/* Bytes of a frame that must be contiguous: Ethernet, the longest IPv4 header, TCP without options. */
 #define HEAD_BYTES (ETH_HLEN + 60 + 20)
 
-/* Types and codes of ICMP (RFC 792) and ICMPv6 (RFC 4443): the kernel's header for the first drags the C library in. */
+/* Types and codes of ICMP (RFC 792) and ICMPv6 (RFC 4443): the kernel's header for the former includes the
+ * C library. */
 #define ICMP_DEST_UNREACH 3
 #define ICMP_HOST_UNREACH 1
 #define ICMP_FRAG_NEEDED 4
@@ -41,7 +42,7 @@ struct icmp_header {
 	__u8 type;
 	__u8 code;
 	__u16 sum;
-	/* The next hop's MTU, or nothing. */
+	/* The next hop's MTU, or unused. */
 	__be32 value;
 };
 
@@ -63,36 +64,36 @@ struct packet {
 	__be16 destination_port;
 	/* 4 or 6. */
 	__u8 family;
-	/* Of the transport header, behind all extension headers. */
+	/* Protocol of the transport header, after all extension headers. */
 	__u8 protocol;
 	__u8 hop_limit;
 	__u8 tcp_flags;
 	__u8 fragment;
-	/* Why it can't be forwarded, if it is ours: a verdict; 0 when it can. */
+	/* Why it can't be forwarded, if it is ours: a verdict; 0 if it can. */
 	__u8 fault;
-	/* An IPv4 packet that no router may cut. */
+	/* An IPv4 packet that routers must not fragment. */
 	__u8 is_whole;
-	/* The kernel still has to fill in the transport's sum; known where it is asked. */
+	/* The kernel still has to fill in the transport checksum; set when that was checked. */
 	__u8 sum_is_open;
-	/* Its pool chooses by a hash; known once it was asked. */
+	/* Its pool chooses by a hash; set when that was checked. */
 	__u8 is_hashed;
-	/* Its flow is settled; known where it does not fit. */
+	/* Its flow is settled; set if it does not fit. */
 	__u8 is_settled;
 	/* Offset of the transport header in the frame. */
 	__u16 transport;
-	/* Bytes from the IP header to the packet's end, as the header says. */
+	/* Bytes from the IP header to the packet's end, according to the header. */
 	__u32 size;
 	__be32 fragment_id;
-	/* What the way out takes, where the packet does not fit. */
+	/* The MTU of the outgoing link, if the packet does not fit. */
 	__u16 mtu;
-	/* Of the IPv4 header, as it came. */
+	/* Of the IPv4 header, as it arrived. */
 	__u16 header_sum;
-	/* When it came, in ticks. */
+	/* Time of arrival, in ticks. */
 	__u32 now;
 };
 
-/* A segment that opens a connection; with RST it opens none (RFC 9293 §3.10.7.2), and with FIN hosts take it for a probe of
- * theirs and say nothing. */
+/* Whether a segment opens a connection. With RST it opens none (RFC 9293 §3.10.7.2), and with FIN hosts
+ * silently drop it as a scan. */
 static __always_inline bool opens(const struct packet *packet)
 {
 	return packet->protocol == IPPROTO_TCP &&
@@ -128,7 +129,7 @@ static __always_inline __u16 fold(__u64 sum)
 	return sum;
 }
 
-/* The checksum of an IPv4 header of `bytes` bytes is right. */
+/* Whether the checksum of an IPv4 header of `bytes` bytes is right. */
 static __always_inline bool sum_is_right(struct __sk_buff *skb, const struct iphdr *ip, __u32 bytes)
 {
 	const __u32 *words = (const __u32 *)ip;
@@ -138,8 +139,8 @@ static __always_inline bool sum_is_right(struct __sk_buff *skb, const struct iph
 	if (bytes > sizeof(*ip)) {
 		__u32 rest = bytes - sizeof(*ip);
 
-		/* The compiler knows what four bits can hold; the verifier does not, and wants it checked. Of two bounds in
-		 * one comparison that of Linux 6.1 learns nothing. */
+		/* The compiler knows the range of four bits, but the verifier does not, and requires a
+		 * check. From two bounds in one comparison, that of Linux 6.1 learns nothing. */
 		asm volatile("" : "+r"(rest));
 		if (rest > sizeof(options))
 			return false;
@@ -153,7 +154,7 @@ static __always_inline bool sum_is_right(struct __sk_buff *skb, const struct iph
 	return fold(sum) == 0xffff;
 }
 
-/* Ports, and the flags of TCP. False when they are not all there. */
+/* Reads the ports, and the TCP flags. False if they are incomplete. */
 static __always_inline bool read_transport(struct __sk_buff *skb, struct packet *packet)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -167,7 +168,7 @@ static __always_inline bool read_transport(struct __sk_buff *skb, struct packet 
 		return false;
 	asm volatile("" : "+r"(offset));
 	if (offset < HEAD_BYTES && data + offset + 14 <= end) {
-		/* What nearly every packet is: all in one piece, and read without a call. */
+		/* As for nearly every packet: it is contiguous, and read without a helper call. */
 		ports[0] = ((__be16 *)(data + offset))[0];
 		ports[1] = ((__be16 *)(data + offset))[1];
 		packet->tcp_flags = ((__u8 *)(data + offset))[13];
@@ -188,7 +189,7 @@ static __always_inline bool read_transport(struct __sk_buff *skb, struct packet 
 	return true;
 }
 
-/* A train of more than 64 KiB, whose header can say no length (BIG TCP): what is there counts. */
+/* A train of more than 64 KiB, whose header can't contain its length (BIG TCP): the actual length counts. */
 static __always_inline void measure(const struct __sk_buff *skb, struct packet *packet, __u32 said)
 {
 	if (!said && skb->gso_size && packet->protocol == IPPROTO_TCP)
@@ -225,9 +226,9 @@ static __always_inline bool parse_ip4(struct __sk_buff *skb, struct packet *pack
 	return true;
 }
 
-/* A way through the extension headers of IPv6. */
+/* The position while parsing the extension headers of IPv6. */
 struct walk {
-	/* Where the next header begins in the frame. */
+	/* Offset of the next header in the frame. */
 	__u32 offset;
 	__be32 fragment_id;
 	__u8 next;
@@ -235,8 +236,9 @@ struct walk {
 	__u8 zero[2];
 };
 
-/* Goes on to the transport header. False when a header is not all there, or names addresses still to be visited: then the
- * packet is on its way through this host, and its sum is over another address than the one in its header (RFC 8200 §8.1). */
+/* Moves on to the transport header. False if a header is incomplete, or lists addresses still to be
+ * visited: then this host is not the packet's final destination, and its checksum is over another address
+ * than the one in its header (RFC 8200 §8.1). */
 __noinline int walk_extensions(struct __sk_buff *skb, struct walk *walk)
 {
 	if (!walk)
@@ -254,7 +256,7 @@ __noinline int walk_extensions(struct __sk_buff *skb, struct walk *walk)
 		if (walk->next == IPPROTO_FRAGMENT) {
 			__u16 place = (__u16)head[2] << 8 | head[3];
 
-			/* A packet in one piece may have the header all the same (RFC 8200 §4.5, RFC 6946). */
+			/* An unfragmented packet may also have the header (RFC 8200 §4.5, RFC 6946). */
 			if (place & 0xfff9) {
 				walk->fragment = place & 0xfff8 ? LATER_FRAGMENT : FIRST_FRAGMENT;
 				__builtin_memcpy(&walk->fragment_id, head + 4, 4);
@@ -297,27 +299,29 @@ static __always_inline bool parse_ip6(struct __sk_buff *skb, struct packet *pack
 	return true;
 }
 
-/* Whether a frame's tag names a VLAN. One of VLAN 0 says no more than a priority, and the frame is the interface's own (IEEE 802.1Q
- * §9.6). */
+/* Whether a frame's tag names a VLAN. A tag with VLAN 0 only has a priority, and the frame belongs to the
+ * interface itself (IEEE 802.1Q §9.6). */
 static __always_inline bool is_of_vlan(const struct __sk_buff *skb)
 {
 	return skb->vlan_present && skb->vlan_tci & 0xfff;
 }
 
-/* Takes off a tag that names no VLAN: the way out has none. Pointers into the packet are to be got anew. */
+/* Removes a tag that names no VLAN, since the outgoing link has none. Pointers into the packet become
+ * invalid. */
 static __always_inline void untag(struct __sk_buff *skb)
 {
 	if (skb->vlan_present)
 		bpf_skb_vlan_pop(skb);
 }
 
-/* ::ffff:0:0/96 stands for IPv4 in our maps, and for nothing on the wire (RFC 4291 §2.5.5.2). */
+/* ::ffff:0:0/96 stands for IPv4 in our maps, and must not appear on the wire (RFC 4291 §2.5.5.2). */
 static __always_inline bool is_mapped(const struct address *address)
 {
 	return address->words[0] == 0 && address->words[1] == 0 && address->words[2] == bpf_htonl(0xffff);
 }
 
-/* An address that nobody sends from (RFC 1812 §5.3.7, RFC 4291 §2.5 and §2.7): the host's own stack drops its packets. */
+/* An address that is not a valid source (RFC 1812 §5.3.7, RFC 4291 §2.5 and §2.7): the host's own stack
+ * drops its packets. */
 static __always_inline bool is_martian(const struct packet *packet)
 {
 	__u32 first = bpf_ntohl(packet->source.words[0]), last = bpf_ntohl(packet->source.words[3]);
@@ -331,8 +335,8 @@ static __always_inline bool is_martian(const struct packet *packet)
 	return first >> 22 == 0xfe80 >> 6 || first >> 24 == 0xff;
 }
 
-/* Stores words of a packet's heads: where they lie, if the kernel has them in one piece, for the helper takes several times
- * as long. The sum over the whole packet (CHECKSUM_COMPLETE), if there is one, stays as it is. */
+/* Stores words in a packet's headers: directly if they are contiguous, as the helper takes several times
+ * as long. The checksum over the whole packet (CHECKSUM_COMPLETE), if there is one, is not updated. */
 static __always_inline long put_words(struct __sk_buff *skb, __u32 at, const __u32 *words, __u32 count)
 {
 	void *end = (void *)(long)skb->data_end;
@@ -348,7 +352,7 @@ static __always_inline long put_words(struct __sk_buff *skb, __u32 at, const __u
 	return 0;
 }
 
-/* Fills in `packet`; false when it is none that a listener may take, and the rest of the host's business. */
+/* Fills in `packet`; false if a listener can't take it, so that it is left to the host. */
 __noinline int parse(struct __sk_buff *skb, struct packet *packet)
 {
 	__u32 head = skb->len < HEAD_BYTES ? skb->len : HEAD_BYTES;

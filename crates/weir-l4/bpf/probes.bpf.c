@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Has probes of the health of backends go the way that clients' packets go: to the listener's address (VIP), by the backend's
- * MAC address or within an outer packet to it. A probe is a connection of a socket of this host to the backend's own address; what
- * that sends is changed on its way out, and what the VIP answers on its way in, so that the socket, the routes and the
- * firewall of the host see the backend's address alone. A program of its own, that shares no map with the others. */
+/* Sends health probes of backends on the path of clients' packets: to the listener's address (VIP), by the
+ * backend's MAC address or in an outer packet to the backend. A probe is a connection of a socket of this
+ * host to the backend's own address. Its packets are rewritten on their way out, and the answers of the
+ * VIP on their way in, so that the socket, the routes and the firewall of the host see only the backend's
+ * address. A separate program, which shares no map with the others. */
 #include <linux/if_packet.h>
 
 #include "packet.h"
@@ -14,34 +15,35 @@
 
 char license_of_the_program[] SEC("license") = "GPL";
 
-/* A connection of a probe, as a packet shows it: as ProbeKey in weir-l4/src/probes.rs. */
+/* A connection of a probe, as seen in a packet: as ProbeKey in weir-l4/src/probes.rs. */
 struct probe_key {
 	struct address here;
 	struct address there;
 	__be16 here_port;
 	__be16 there_port;
-	/* The packet comes in. */
+	/* The packet is incoming. */
 	__u8 is_answer;
 	__u8 zero[3];
 };
 _Static_assert(sizeof(struct probe_key) == 40, "keep ProbeKey in weir-l4/src/probes.rs equal");
 
-/* What becomes of its packets: as ProbeWay in weir-l4/src/probes.rs. */
+/* How its packets are rewritten: as ProbeWay in weir-l4/src/probes.rs. */
 struct probe_way {
-	/* The other end's address: the VIP on the way out, the backend's own on the way in. */
+	/* The address of the other end: the VIP on the way out, the backend's own on the way in. */
 	struct address becomes;
-	/* What outer packets come from. */
+	/* The source of outer packets. */
 	struct address outer_source;
-	/* Until then of CLOCK_MONOTONIC: of a process that was killed nothing is changed for long. */
+	/* Valid until this CLOCK_MONOTONIC time, so that packets of a killed process are not rewritten for
+	 * long. */
 	__u64 until_ns;
 	/* Packets so far. */
 	__u32 packets;
-	/* It goes within an outer packet to the backend. */
+	/* It is sent in an outer packet to the backend. */
 	__u32 is_wrapped;
 };
 _Static_assert(sizeof(struct probe_way) == 48, "keep ProbeWay in weir-l4/src/probes.rs equal");
 
-/* Two for each probe that is under way. */
+/* Two for each probe in progress. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -71,7 +73,7 @@ int ask_vip(struct __sk_buff *skb)
 	struct flow to = {};
 	struct probe_way *way;
 
-	/* What is forwarded is no socket's. */
+	/* Forwarded packets have no socket. */
 	if (!skb->sk || is_of_vlan(skb) || !parse(skb, &packet) || !is_segment(&packet))
 		return NOT_OURS;
 	key.here = packet.source;

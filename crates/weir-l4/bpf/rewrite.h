@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Addresses and ports of a packet become others, and the sums over them follow. What was damaged stays damaged: sums are
- * brought forward by the difference, never made anew. */
+/* Rewrites addresses and ports of a packet, and updates the checksums over them. Damaged packets stay
+ * damaged: checksums are updated by the difference, never computed anew. */
 #ifndef WEIR_REWRITE_H
 #define WEIR_REWRITE_H
 
@@ -8,14 +8,14 @@
 
 #define SUM_OF_IP4 (ETH_HLEN + offsetof(struct iphdr, check))
 
-/* Where the transport's sum lies, and how the kernel is to treat it. */
+/* Where the transport checksum is, and how the kernel should treat it. */
 static __always_inline __u32 sum_of_transport(const struct packet *packet, __u64 *flags)
 {
 	if (packet->protocol == IPPROTO_TCP) {
 		*flags = 0;
 		return packet->transport + offsetof(struct tcphdr, check);
 	}
-	/* A sum of 0 says that there is none (RFC 768), and no sum may become it. */
+	/* A checksum of 0 means that there is none (RFC 768), so a checksum must not become 0. */
 	*flags = BPF_F_MARK_MANGLED_0;
 	return packet->transport + offsetof(struct udphdr, check);
 }
@@ -27,7 +27,7 @@ static __always_inline bool has_sum(struct __sk_buff *skb, const struct packet *
 	return packet->protocol == IPPROTO_TCP || (!bpf_skb_load_bytes(skb, at, &sum, sizeof(sum)) && sum);
 }
 
-/* What one's complement sums over so many words change by, folded to 32 bits. */
+/* By how much one's complement sums over this many words change, folded to 32 bits. */
 static __always_inline __u32 difference_of(const __be32 *from, const __be32 *to, __u32 words)
 {
 	__u64 sum = 0;
@@ -57,7 +57,8 @@ static __always_inline long rewrite_ip4(struct __sk_buff *skb, const struct pack
 
 	if (packet->fragment != LATER_FRAGMENT)
 		failed |= bpf_l4_csum_replace(skb, at, 0, difference, flags | BPF_F_PSEUDO_HDR);
-	/* As they lie, hop limit and protocol are one word of the sum, the hop limit its lower byte. */
+	/* In memory, hop limit and protocol are one word of the checksum, with the hop limit in the lower
+	 * byte. */
 	sum = (__u64)(__u16)~packet->header_sum + difference + (__u16)~(packet->hop_limit | packet->protocol << 8) +
 	      (__u16)(to.hop_limit | to.protocol << 8);
 	to.sum = ~fold(sum);
@@ -67,7 +68,7 @@ static __always_inline long rewrite_ip4(struct __sk_buff *skb, const struct pack
 static __always_inline long rewrite_ip6(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow)
 {
 	struct address from[2] = { packet->source, packet->destination };
-	/* From the hop limit on, the header lies as this does; what stands before it is not stored. */
+	/* From the hop limit on, the header has the same layout as this; what precedes it is not stored. */
 	struct {
 		__u8 zero[3];
 		__u8 hop_limit;
@@ -78,8 +79,9 @@ static __always_inline long rewrite_ip6(struct __sk_buff *skb, const struct pack
 	__u32 difference = difference_of((__be32 *)from, (__be32 *)to.addresses, sizeof(from) / 4);
 	long failed = 0;
 
-	/* For a sum over the whole packet (CHECKSUM_COMPLETE) the kernel takes the difference off as IPv4 needs it, whose
-	 * header has a sum that balances the addresses. IPv6 has none: storing with RECOMPUTE adds it again. */
+	/* For a checksum over the whole packet (CHECKSUM_COMPLETE) the kernel subtracts the difference as
+	 * is right for IPv4, whose header has a checksum that balances the addresses. IPv6 has none:
+	 * storing with RECOMPUTE adds it again. */
 	if (packet->fragment != LATER_FRAGMENT)
 		failed |= bpf_l4_csum_replace(skb, sum, 0, difference, flags | BPF_F_PSEUDO_HDR);
 	failed |= bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct ipv6hdr, hop_limit), &to.hop_limit, 33,
@@ -87,7 +89,7 @@ static __always_inline long rewrite_ip6(struct __sk_buff *skb, const struct pack
 	return failed;
 }
 
-/* Takes a hop off a packet that is forwarded as it is. */
+/* Decrements the hop limit of a packet that is otherwise forwarded unchanged. */
 __noinline int age(struct __sk_buff *skb, const struct packet *packet)
 {
 	__u8 hop_limit;
@@ -108,7 +110,8 @@ __noinline int age(struct __sk_buff *skb, const struct packet *packet)
 	return failed != 0;
 }
 
-/* Makes of a packet what its flow says, with one hop less to go. Not 0 when the packet can't be written. */
+/* Rewrites a packet as its flow says, and decrements its hop limit. Returns nonzero if the packet can't be
+ * written. */
 __noinline int rewrite(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow)
 {
 	__be16 from[2], to[2] __attribute__((aligned(4)));
@@ -131,7 +134,7 @@ __noinline int rewrite(struct __sk_buff *skb, const struct packet *packet, const
 	if (from[0] == to[0] && from[1] == to[1])
 		return 0;
 	sum = sum_of_transport(packet, &flags);
-	/* The change of the sum balances that of the ports, where there is a sum. */
+	/* The change of the checksum balances that of the ports, if there is a checksum. */
 	failed |= bpf_l4_csum_replace(skb, sum, *(__u32 *)from, *(__u32 *)to, flags | sizeof(to));
 	if (has_sum(skb, packet, sum))
 		failed |= put_words(skb, packet->transport, (__u32 *)to, 1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* The program a second time, to explain: compiled with WEIR_EXPLAINS it decides by the same maps and notes each step,
- * but remembers no flow and counts nothing. It is attached nowhere, and run on made-up packets. In the program that
- * forwards nothing of this is left. */
+/* The program's second variant, for explanations: compiled with WEIR_EXPLAINS it decides by the same maps
+ * and records each step, but stores no flow and counts nothing. It is never attached, and runs on made-up
+ * packets. The program that forwards contains none of this. */
 #ifndef WEIR_TRACE_H
 #define WEIR_TRACE_H
 

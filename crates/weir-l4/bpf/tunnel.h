@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Packets within packets: IPv4 in IPv4 (RFC 2003), IPv6 in IPv6 (RFC 2473); and what routers say of the outer ones. */
+/* Encapsulated packets: IPv4 in IPv4 (RFC 2003), IPv6 in IPv6 (RFC 2473); and errors of routers about the
+ * outer ones. */
 #ifndef WEIR_TUNNEL_H
 #define WEIR_TUNNEL_H
 
@@ -10,12 +11,12 @@
 #include "rewrite.h"
 #include "wrap.h"
 
-/* Least MTU that is believed of a router: those of IPv4 and IPv6 themselves (RFC 791 §3.2, RFC 8200 §5). */
+/* Least MTU that is accepted from a router: the minimum of IPv4 and of IPv6 (RFC 791 §3.2, RFC 8200 §5). */
 #define LEAST_MTU4 68
 #define LEAST_MTU6 1280
 
-/* Has the outer headers of a flow come from its listener's address, or from that which the route to the backend has. 0 where
- * none is known. */
+/* Sets the source of a flow's outer headers: the listener's address, or the one that the route to the
+ * backend prefers. Returns 0 if none is known. */
 __noinline int take_source(const struct packet *packet, struct flow *flow, const struct listener *listener)
 {
 	struct backend *backend;
@@ -40,7 +41,7 @@ __noinline int take_source(const struct packet *packet, struct flow *flow, const
 	return (flow->source.words[0] | flow->source.words[3]) != 0;
 }
 
-/* Makes a packet ready for a backend that answers past us. */
+/* Prepares a packet for a backend whose answers bypass us. */
 __noinline int hand_over(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow)
 {
 	if (!packet || !flow || age(skb, packet))
@@ -48,14 +49,14 @@ __noinline int hand_over(struct __sk_buff *skb, const struct packet *packet, con
 	return flow->forward == FORWARD_IPIP ? wrap(skb, packet, flow) : 0;
 }
 
-/* Whether an error that quotes neither TCP nor UDP quotes a packet within another. */
+/* Whether an error that quotes neither TCP nor UDP quotes an outer packet. */
 static __always_inline bool is_tunnel(const struct quoted *quoted)
 {
 	return quoted->opposite.protocol == IPPROTO_IPIP || quoted->opposite.protocol == IPPROTO_IPV6;
 }
 
-/* Reads the header of the outer packet that an error quotes: `flow` gets its addresses, `quoted` where the inner one begins.
- * 0 when it is none that was sent from here. */
+/* Parses the header of the outer packet that an error quotes: puts its addresses into `flow`, and the
+ * offset of the inner packet into `quoted`. Returns 0 if it was not sent from here. */
 __noinline int read_outer(struct __sk_buff *skb, const struct packet *packet, struct quoted *quoted, struct flow *flow)
 {
 	__u32 at;
@@ -80,12 +81,13 @@ __noinline int read_outer(struct __sk_buff *skb, const struct packet *packet, st
 		__builtin_memcpy(&flow->destination, &ip.daddr, 16);
 	}
 	quoted->header = at + outer_bytes(packet->family);
-	/* An error goes to who sent what it quotes; any other is a forgery. */
+	/* An error is sent to the source of the packet that it quotes; any other is a forgery. */
 	return same_address(&flow->source, &packet->destination);
 }
 
-/* Whether the packet that an error quotes belongs to a flow whose outer packets have the addresses in `flow`, which then gets
- * the flow's listener and the way to its client, and of its backend the number if that says so itself. */
+/* Whether the packet that an error quotes belongs to a flow whose outer packets have the addresses in
+ * `flow`. If so, `flow` gets the flow's listener and the next hop to its client, and the number of its
+ * backend if that has sent the error itself. */
 __noinline int find_wrapped(const struct packet *packet, const struct quoted *quoted, struct flow *flow)
 {
 	struct flow_key6 key = {};
@@ -114,8 +116,8 @@ __noinline int find_wrapped(const struct packet *packet, const struct quoted *qu
 	return 1;
 }
 
-/* What a client is told of an error about the outer packet (RFC 2003 §4, RFC 2473 §8): the MTU less the outer header, and
- * of all else that its listener is not reached. `packet->mtu` is set. */
+/* What a client is told about an error concerning the outer packet (RFC 2003 §4, RFC 2473 §8): the MTU
+ * less the outer header, and for all other errors that the listener is unreachable. `packet->mtu` is set. */
 static __always_inline bool read_error(struct __sk_buff *skb, struct packet *packet, enum error *error)
 {
 	struct icmp_header icmp;
@@ -138,7 +140,7 @@ static __always_inline bool read_error(struct __sk_buff *skb, struct packet *pac
 	return true;
 }
 
-/* Takes away all that stands before the quoted packet of a client, and reads that. */
+/* Removes everything in front of a client's quoted packet, and parses that. */
 __noinline int unwrap(struct __sk_buff *skb, struct packet *packet, struct flow *flow, enum error *error)
 {
 	struct quoted quoted = {};
@@ -149,7 +151,8 @@ __noinline int unwrap(struct __sk_buff *skb, struct packet *packet, struct flow 
 		return NOT_OURS;
 	if (packet->fault)
 		return packet->fault;
-	/* The client would get an error with a right sum: it must not stand over what was damaged on the way here. */
+	/* The client would get an error with a right checksum, which must not cover data that was damaged
+	 * on the way here. */
 	if (packet->hop_limit <= 1 || !icmp_sum_is_right(skb, packet) || !read_error(skb, packet, error))
 		return DROP_ICMP;
 	if (!may_answer(ANSWERS_TO_TUNNELS))
@@ -166,8 +169,9 @@ __noinline int unwrap(struct __sk_buff *skb, struct packet *packet, struct flow 
 	return VERDICT_ICMP_TO_CLIENT;
 }
 
-/* An error of a router between here and a backend, or of the backend, about an outer packet: the client is told, of its own. A
- * backend that says itself that it is not reached by those has refused the client. */
+/* Handles an error of a router on the way to a backend, or of the backend, about an outer packet: the
+ * client gets one about its own packet. A backend that itself reports such packets as undeliverable has
+ * refused the client. */
 __noinline int relay(struct __sk_buff *skb, struct packet *packet, struct flow *flow)
 {
 	enum error error = TOO_BIG;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* How a packet that is ours ends: counted once, by listener. */
+/* The end of a packet that is ours: it is counted once, by listener. */
 #ifndef WEIR_VERDICT_H
 #define WEIR_VERDICT_H
 
@@ -9,7 +9,7 @@
 #include "maps.h"
 #include "trace.h"
 
-/* The next program on this hook, and then the host's stack, see the packet as it came. */
+/* The next program on this hook, and then the host's stack, see the packet as it arrived. */
 #define NOT_OURS (-1)
 
 static __always_inline void count_segments(struct __sk_buff *skb, __u32 listener, enum verdict verdict, __u32 segments)

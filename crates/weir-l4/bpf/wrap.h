@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Puts a packet into an outer one: IPv4 in IPv4 (RFC 2003), IPv6 in IPv6 (RFC 2473). */
+/* Encapsulates a packet: IPv4 in IPv4 (RFC 2003), IPv6 in IPv6 (RFC 2473). */
 #ifndef WEIR_WRAP_H
 #define WEIR_WRAP_H
 
@@ -7,19 +7,20 @@
 
 #define OUTER_HOPS 64
 
-/* What a header may say of the bytes behind it. A train may be longer before the kernel cuts it: 0 then, as the kernel has
- * it, which finds each segment's own. */
+/* The length field for a header. A train may be longer before the kernel cuts it: then it is 0, as the
+ * kernel has it, which sets that of each segment. */
 static __always_inline __be16 length_of(__u32 bytes)
 {
 	return bytes <= 0xffff ? bpf_htons(bytes) : 0;
 }
 
-/* No router may cut the outer packet: a backend that takes packets out by a program can't put fragments together. */
+/* Routers must not fragment the outer packet: a backend that decapsulates with a BPF program can't
+ * reassemble fragments. */
 static __always_inline long wrap_ip4(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow)
 {
 	struct iphdr outer = {};
 
-	/* DSCP, ECN (RFC 6040 §4.1) and the number stay. */
+	/* DSCP, ECN (RFC 6040 §4.1) and the identification stay. */
 	if (bpf_skb_load_bytes(skb, ETH_HLEN, &outer, offsetof(struct iphdr, frag_off)))
 		return 1;
 	outer.version = 4;
@@ -53,7 +54,7 @@ static __always_inline long wrap_ip6(struct __sk_buff *skb, const struct packet 
 	       bpf_skb_store_bytes(skb, ETH_HLEN, &outer, sizeof(outer), BPF_F_RECOMPUTE_CSUM);
 }
 
-/* Puts a packet into an outer one to its flow's backend. */
+/* Encapsulates a packet for its flow's backend. */
 __noinline int wrap(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow)
 {
 	if (!packet || !flow)
