@@ -355,7 +355,7 @@ impl OnDemand {
     }
 
     /// Records whether the authority could be reached; if not, nothing is ordered for `pause`, or
-    /// [`AWAY_MOST`] if that is less.
+    /// `AWAY_MOST` if that is less.
     pub fn note_authority(&self, pause: Option<Duration>) {
         self.lock().away = pause.map(|pause| Instant::now() + pause.min(AWAY_MOST));
     }
