@@ -60,6 +60,9 @@ pub struct Status {
     /// Keys for tokens that are fetched, in the order of the config.
     #[serde(default)]
     pub token_keys: Vec<TokenKeysStatus>,
+    /// Access logs whose lines wait in memory, each with the reason.
+    #[serde(default)]
+    pub waiting_logs: Vec<String>,
     /// The last reload; `None` before the first.
     pub last_reload: Option<Outcome>,
     /// In the order of the config.
@@ -268,11 +271,17 @@ pub fn of(control: &Control) -> Status {
         sessions: control.sessions(),
         maps: maps::of(control),
         token_keys: token_keys::of(control),
+        waiting_logs: waiting_logs(control),
         maintenance: control.maintenance_words(),
         last_reload: control.last_reload(),
         listeners: snapshot.listeners.iter().map(|it| listener(control, it)).collect(),
         pools: snapshot.pools.iter().map(|it| pool(control, it)).collect(),
     }
+}
+
+fn waiting_logs(control: &Control) -> Vec<String> {
+    let waits = |(name, why): (String, Option<String>)| why.map(|why| format!("`{name}` waits: {why}"));
+    control.waiting_logs().into_iter().filter_map(waits).collect()
 }
 
 fn listener(control: &Control, listener: &Listener) -> ListenerStatus {

@@ -452,6 +452,8 @@ pub struct BackendCells {
     pub fell_back: Counter,
     /// Requests that used a connection kept from before.
     pub reused: Counter,
+    /// Idle connections that it had ended, or sent something on, before they were used again.
+    pub ended_idle: Counter,
     /// From the request sent to the response's head received.
     pub response_seconds: Histogram,
     /// Bytes from the backend.

@@ -158,6 +158,11 @@ impl Control {
         self.access_log.lost_lines()
     }
 
+    /// The access logs by name, and why their lines wait; `None` where they do not.
+    pub fn waiting_logs(&self) -> Vec<(String, Option<String>)> {
+        self.access_log.waiting()
+    }
+
     /// The access logs by name, and how many lines are not in them, and why.
     pub fn missing_log_lines(&self) -> Vec<(String, [Missing; 5])> {
         self.access_log.missing()
