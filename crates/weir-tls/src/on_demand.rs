@@ -79,6 +79,8 @@ struct DemandState {
     turned_away: HashSet<u64>,
     /// Whether names are taken; else nobody would serve who waits.
     is_open: bool,
+    /// How often all was forgotten (count).
+    forgotten: u64,
 }
 
 struct UnderWay {
@@ -174,6 +176,7 @@ impl OnDemand {
             next_waiter: 0,
             turned_away: HashSet::new(),
             is_open: true,
+            forgotten: 0,
         };
         Some(OnDemand { acme: acme.clone(), settings, state: Mutex::new(state), counts: Counts::default() })
     }
@@ -359,9 +362,11 @@ impl OnDemand {
         self.lock().away = pause.map(|pause| Instant::now() + pause.min(AWAY_MOST));
     }
 
-    /// Has names tried again that were refused or failed: an operator has changed something.
+    /// Has names tried again that were refused or failed, and those that are under way when they fail: an
+    /// operator has changed something.
     pub fn forget(&self) {
         let mut state = self.lock();
+        state.forgotten += 1;
         state.away = None;
         state.answers.clear();
         // How often they failed stays: who fails again waits longer.
