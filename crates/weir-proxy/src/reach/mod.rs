@@ -104,6 +104,10 @@ pub struct Reach {
     wish: Wish,
     /// Indexes in the pool of backends that failed in this call.
     tried: Vec<usize>,
+    /// Those that failed and had come to the pool since the call began.
+    tried_newcomers: Vec<Arc<weir_balance::Backend>>,
+    /// Whether a backend was chosen before.
+    is_begun: bool,
     /// Attempts made, those not counted that only met a connection that had aged.
     made: u32,
     retries: u32,
@@ -131,6 +135,8 @@ impl Reach {
         Reach {
             wish,
             tried: Vec::new(),
+            tried_newcomers: Vec::new(),
+            is_begun: false,
             made: 0,
             retries: 0,
             failed: None,
@@ -174,7 +180,8 @@ impl Reach {
         self.retries
     }
 
-    /// Chooses a backend that has not failed in this call, or any where all have; waits in line for at most
+    /// Chooses a backend that has not failed in this call, or any where all have: of `pool`, and from the
+    /// second try on of that pool as it is then, which the first may have outlived. Waits in line for at most
     /// `queue.timeout` where every one is at `max_connections`, and as the wish says where none has the role.
     ///
     /// `deadline` must belong to the calling task; it is replaced only when there is a wait. `client_gone` is
@@ -209,15 +216,44 @@ impl Reach {
         pool: &Rc<WorkerPool>,
         now: Duration,
     ) -> Result<Chosen, NoPick> {
-        let chosen = match pick(worker, pool, self.wish, &self.tried, now) {
-            Err(NoPick::AllExcluded) => {
-                self.tried.clear();
-                pick(worker, pool, self.wish, &[], now)
-            }
-            chosen => chosen,
-        }?;
+        let newer = if self.is_begun { pool_now(worker, pool) } else { None };
+        let chosen = self.pick(worker, pool, newer.as_ref(), now)?;
         self.note(pool, &chosen);
         Ok(chosen)
+    }
+
+    /// Picks from `newer`, where there is one, in the place of the pool that was `asked`; any again where
+    /// each has been tried.
+    #[inline]
+    fn pick(
+        &mut self,
+        worker: &Worker,
+        asked: &Rc<WorkerPool>,
+        newer: Option<&Rc<WorkerPool>>,
+        now: Duration,
+    ) -> Result<Chosen, NoPick> {
+        let picked = match newer {
+            None => pick(worker, asked, self.wish, &self.tried, now),
+            Some(newer) => pick(worker, newer, self.wish, &self.tried_in(asked, newer), now),
+        };
+        match picked {
+            Err(NoPick::AllExcluded) => {
+                self.tried.clear();
+                self.tried_newcomers.clear();
+                pick(worker, newer.unwrap_or(asked), self.wish, &[], now)
+            }
+            picked => picked,
+        }
+    }
+
+    /// The indexes in `newer` of those that have failed.
+    #[cold]
+    fn tried_in(&self, asked: &WorkerPool, newer: &WorkerPool) -> Vec<usize> {
+        let of_asked = self.tried.iter().map(|index| &asked.backends[*index].shared.balance);
+        let place = |tried: &Arc<weir_balance::Backend>| {
+            newer.backends.iter().position(|backend| Arc::ptr_eq(&backend.shared.balance, tried))
+        };
+        of_asked.chain(&self.tried_newcomers).filter_map(place).collect()
     }
 
     /// Another backend to ask beside `chosen`, for a retry of the pool's budget. It is never one that was
@@ -263,15 +299,19 @@ impl Reach {
         }
     }
 
-    /// Notes a backend that has failed beside another: what comes next goes elsewhere.
+    /// Notes a backend that has failed: what comes next goes elsewhere.
     pub fn note_failed(&mut self, pool: &WorkerPool, chosen: &Chosen) {
-        self.tried.extend(pool.index_of(chosen));
+        match pool.index_of(chosen) {
+            Some(index) => self.tried.push(index),
+            None => self.tried_newcomers.push(chosen.backend().shared.balance.clone()),
+        }
     }
 
     /// Counts an attempt that is about to be made on `chosen`; for who has not chosen by this.
     #[inline]
     pub fn note(&mut self, pool: &WorkerPool, chosen: &Chosen) {
         self.made += 1;
+        self.is_begun = true;
         if let Some(failed) = self.failed.take()
             && !Arc::ptr_eq(&failed, &chosen.backend().shared.balance)
         {
@@ -305,7 +345,7 @@ impl Reach {
                     listener.count_rejected(Rejected::RetryBudget);
                     return RetryVerdict::Leave;
                 }
-                self.tried.extend(pool.index_of(chosen));
+                self.note_failed(pool, chosen);
                 self.failed = Some(chosen.backend().shared.balance.clone());
                 self.retries += 1;
                 self.pause = pause;
@@ -334,6 +374,14 @@ impl Reach {
 
 fn is_backup(chosen: &Chosen) -> bool {
     chosen.backend().shared.balance.is_backup()
+}
+
+/// What has taken the place of the pool that was `asked` since, if anything has. What is written for backends
+/// of one protocol is of no use to those of another.
+fn pool_now(worker: &Worker, asked: &Rc<WorkerPool>) -> Option<Rc<WorkerPool>> {
+    let config = &asked.shared.config;
+    let newer = worker.pool(&config.name)?;
+    (!Rc::ptr_eq(&newer, asked) && newer.shared.config.protocol == config.protocol).then_some(newer)
 }
 
 /// One draw of the pool's algorithm.
