@@ -419,6 +419,25 @@ fn a_backend_that_never_says_how_many_it_takes_is_asked_all_the_same() {
     backend.has_nobody_waiting();
 }
 
+/// They waited longer for that than for a connection, and were refused although there was one.
+#[test]
+fn requests_beside_the_first_go_to_a_silent_backend_within_the_time_for_a_connection() {
+    let backend = ScriptedBackend::start();
+    let keys = "timeout = { connect = \"500ms\" }\nretry = { attempts = 0 }";
+    let weir = weir_before(&backend, &format!("{NO_HEALTH}\n{keys}"));
+    let mut client = connect(&weir, b"");
+    client.sends([get(1, "/"), get(3, "/")].concat());
+    let mut server = accepts_without_a_word(&backend);
+    let asked = [takes_request(&mut server), takes_request(&mut server)];
+    server.sends(frame(kind::SETTINGS, 0, 0, b""));
+    asked.into_iter().for_each(|stream| answers(&mut server, stream));
+    let mut answered = 0;
+    while answered < 2 {
+        let found = client.receives_frame().expect("an answer");
+        answered += u32::from(found.kind == kind::DATA && found.flags & END_STREAM != 0);
+    }
+}
+
 #[test]
 fn requests_above_the_last_stream_of_a_goaway_with_an_error_are_sent_over_another_connection() {
     const NO_STREAM: [u8; 4] = [0; 4];

@@ -19,7 +19,7 @@ use crate::http::connection::Connection;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forwarding::{Facts, Forwarding};
-use crate::http::h2::{BackendConnections, StreamSlot};
+use crate::http::h2::{BackendConnections, SETTINGS_PATIENCE, StreamSlot};
 use crate::http::h3::{self, QuicConnections, QuicSlot};
 use crate::http::kept::Kept;
 use crate::http::muxed::Muxed;
@@ -326,7 +326,10 @@ impl Opener<'_> {
         connection: backends::Connection,
     ) -> Result<StreamSlot, Failure> {
         let header_bytes = self.forwarding.listener.shared.config.http().limits.header_bytes as u32;
-        let begun = connections.begin(connection, header_bytes, &self.requester.deadline).await;
+        // Others wait for its settings, for no longer than for a connection.
+        let taken = self.exchange.ledger.connect.unwrap_or_default();
+        let patience = SETTINGS_PATIENCE.min(self.forwarding.timers().connect.saturating_sub(taken) / 2);
+        let begun = connections.begin(connection, header_bytes, &self.requester.deadline, patience).await;
         begun.map_err(|error| Failure::Connect(self.chosen.backend().wait_failed(error)))
     }
 
