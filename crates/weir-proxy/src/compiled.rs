@@ -17,7 +17,6 @@ use weir_screen::Screen;
 pub use weir_screen::{AdaptiveState, Debtor, LimitRule, LimitStatus, RefusedKey, Whose};
 use weir_state::memory;
 use weir_state::{Listener, Snapshot};
-use weir_tls::ServerTls;
 
 use crate::access_log::{AccessLog, Logs};
 use crate::http::by_route::ByRoute;
@@ -44,7 +43,8 @@ pub struct CompiledSnapshot {
 
 /// What goes with a listener.
 pub struct CompiledListener {
-    /// `alt-svc`, which tells clients that HTTP/3 is spoken here too; `None` where it is not.
+    /// `alt-svc`, which tells clients that HTTP/3 is spoken here too, or is no longer; `None` where it was not
+    /// before.
     pub alternative: Option<AddedField>,
     /// What is asked of every request, before its route is asked, or of who connects; `None` for nothing.
     pub screen: Option<Box<Screen>>,
@@ -185,7 +185,7 @@ impl CompiledListener {
     ) -> CompiledListener {
         let config = &listener.config;
         CompiledListener {
-            alternative: listener.tls.as_deref().and_then(|tls| alternative(config, tls)),
+            alternative: alternative(listener, old.and_then(|old| old.alternative.as_ref())),
             screen: screen::compile(&asked_of_clients(config), old.and_then(|old| old.screen.as_deref())),
             routes: RouteTable::compile(config, pools, cache, edits.as_deref(), old.map(|old| &old.routes)),
             edits,
@@ -256,10 +256,14 @@ fn asked_of_clients(config: &weir_config::Listener) -> Cow<'_, weir_config::Scre
     }
 }
 
-/// A day is how long clients may remember it; they come back to HTTP/2 by themselves where it fails (RFC 7838
-/// section 2.4).
-fn alternative(config: &weir_config::Listener, tls: &ServerTls) -> Option<AddedField> {
-    tls.quic_config()?;
-    let port = config.bind.iter().find_map(Bind::inet)?.first.port();
+/// What clients of other versions are told of HTTP/3, where they were told `before`, if they were. A day is how
+/// long they may remember it; they come back to HTTP/2 by themselves where it fails (RFC 7838 section 2.4).
+fn alternative(listener: &Listener, before: Option<&AddedField>) -> Option<AddedField> {
+    let tls = listener.tls.as_deref()?;
+    if tls.quic_config().is_none() {
+        // Whoever remembers would try in vain.
+        return before.and_then(|_| AddedField::new(b"alt-svc", b"clear").ok());
+    }
+    let port = listener.config.bind.iter().find_map(Bind::inet)?.first.port();
     AddedField::new(b"alt-svc", format!("h3=\":{port}\"; ma=86400").as_bytes()).ok()
 }
