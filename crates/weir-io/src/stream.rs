@@ -43,6 +43,11 @@ pub trait Duplex {
     /// without taking anything of what it sent. A peer that has merely ended its stream has not. A system
     /// call where it is a socket; nobody is woken when it changes.
     fn is_broken_off(&mut self, context: &mut Context<'_>) -> bool;
+    /// As [`Self::is_broken_off`], also of a peer that had ended its stream before: it takes nothing more. To
+    /// be asked only before this side has ended its own.
+    fn is_gone(&mut self, context: &mut Context<'_>) -> bool {
+        self.is_broken_off(context)
+    }
     /// Takes together what has come while nobody has room for it, where kept piece by piece it would take
     /// more memory than its bytes.
     #[inline]
@@ -177,6 +182,10 @@ impl Duplex for Stream {
 
     fn is_broken_off(&mut self, _: &mut Context<'_>) -> bool {
         socket::is_reset(self.socket())
+    }
+
+    fn is_gone(&mut self, _: &mut Context<'_>) -> bool {
+        socket::is_over(self.socket())
     }
 }
 
