@@ -448,20 +448,24 @@ fn wrong_kind<T>(kind: &Kind, value: &DeValue<'_>, key: &Key) -> Result<T, Refus
     let instead = key.instead.iter().find(|(words, _)| is_one(words)).map(|(_, hint)| *hint);
     match (instead, in_its_table(kind, value)) {
         (Some(hint), _) => refuse(message, hint),
-        (None, Some(table)) => refuse(message, format!("did you mean `{} = {table}`?", key.name)),
+        (None, Some((table, true))) => refuse(message, format!("did you mean `{} = {table}`?", key.name)),
+        (None, Some((table, false))) => {
+            refuse(message, format!("expected `{} = {table}`, for example", key.name))
+        }
         (None, None) => refuse(message, expected(kind)),
     }
 }
 
-/// A value that stands for a table of which only one key has to be said: with that key, if it may be its
-/// value.
-fn in_its_table(kind: &Kind, value: &DeValue<'_>) -> Option<String> {
+/// For a value in place of a table of which only one key has to be said: the table, and whether it is with
+/// this value or with one that the key takes.
+fn in_its_table(kind: &Kind, value: &DeValue<'_>) -> Option<(String, bool)> {
     let table = kind.table().filter(|_| !matches!(kind, Kind::Tables(_) | Kind::NamedTables(_)))?;
     let text = value.as_str()?;
     let required: Vec<_> = table.keys().into_iter().filter(|key| key.required).collect();
     let [Key { name, kind: Kind::Text(shape, _), .. }] = required[..] else { return None };
-    let value = if (shape.read)(text).is_ok() { text } else { shape.example };
-    Some(format!("{{ {name} = {} }}", quoted(value)))
+    let is_taken = (shape.read)(text).is_ok();
+    let value = if is_taken { text } else { shape.example };
+    Some((format!("{{ {name} = {} }}", quoted(value)), is_taken))
 }
 
 /// A bare number where a duration, a size or a rate stands.
