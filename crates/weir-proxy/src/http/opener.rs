@@ -83,7 +83,7 @@ pub fn take_idle(chosen: &Chosen, now: Duration, max_idle: Option<Duration>) -> 
 impl Opener<'_> {
     /// A new connection.
     pub async fn open(&mut self) -> Result<(Busy<Connection>, bool), Failure> {
-        let connection = Box::pin(self.connect(Offer::Usual)).await?;
+        let connection = Box::pin(self.connect(Offer::Usual, clock::now())).await?;
         Ok((Busy::first(Connection::of_wire(connection)), false))
     }
 
@@ -279,8 +279,8 @@ impl Opener<'_> {
         let backend = self.chosen.backend();
         let connections = backend.kept::<Kept>().h2.clone();
         let began = clock::now();
+        self.requester.wait(began, self.connect);
         loop {
-            self.requester.wait(began, self.connect);
             if let Some(slot) = connections.stream_slot(backend.shared.resolved.moves()) {
                 self.exchange.ledger.connect = Some(clock::now().saturating_sub(began));
                 return Ok(Got::Slot(slot));
@@ -295,7 +295,7 @@ impl Opener<'_> {
                 self.until_changed(&connections).await?;
                 continue;
             }
-            let connection = self.connect(offer).await?;
+            let connection = self.connect(offer, began).await?;
             if picks && !connection.is_h2() {
                 return Ok(Got::Own(connection));
             }
@@ -344,10 +344,10 @@ impl Opener<'_> {
         .map_err(|error| Failure::Connect(self.chosen.backend().wait_failed(error)))
     }
 
-    /// A new connection, with the PROXY header sent where the pool wants one.
-    async fn connect(&mut self, offer: Offer) -> Result<backends::Connection, Failure> {
+    /// A new connection, with the PROXY header sent where the pool wants one. It has been waited for since
+    /// `began`.
+    async fn connect(&mut self, offer: Offer, began: Duration) -> Result<backends::Connection, Failure> {
         let Requester { worker, deadline, .. } = self.requester;
-        let began = clock::now();
         self.requester.wait(began, self.connect);
         let client = self.exchange.ledger.client(self.requester).address.ip();
         let (backend, header) = (self.chosen.backend(), &self.header);
