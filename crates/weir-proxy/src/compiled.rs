@@ -43,8 +43,8 @@ pub struct CompiledSnapshot {
 
 /// What goes with a listener.
 pub struct CompiledListener {
-    /// `alt-svc`, which tells clients that HTTP/3 is spoken here too, or is no longer; `None` where it was not
-    /// before.
+    /// `alt-svc`, which tells clients that HTTP/3 is spoken here too, or is no longer; `None` where it was
+    /// not before.
     pub alternative: Option<AddedField>,
     /// What is asked of every request, before its route is asked, or of who connects; `None` for nothing.
     pub screen: Option<Box<Screen>>,
@@ -256,8 +256,8 @@ fn asked_of_clients(config: &weir_config::Listener) -> Cow<'_, weir_config::Scre
     }
 }
 
-/// What clients of other versions are told of HTTP/3, where they were told `before`, if they were. A day is how
-/// long they may remember it; they come back to HTTP/2 by themselves where it fails (RFC 7838 section 2.4).
+/// What clients of other versions are told of HTTP/3, after what they were told `before`. A day is how long
+/// they may remember it; they come back to HTTP/2 by themselves where it fails (RFC 7838 section 2.4).
 fn alternative(listener: &Listener, before: Option<&AddedField>) -> Option<AddedField> {
     let tls = listener.tls.as_deref()?;
     if tls.quic_config().is_none() {

@@ -289,7 +289,7 @@ fn b24_a_page_for_clients_that_take_none_of_it_is_there_once() {
 #[test]
 fn b26_streams_that_wait_count_against_the_memory_budget_whatever_they_wait_for() {
     const BUDGET_BYTES: usize = 16 << 20;
-    const EXCHANGE_BYTES: usize = 10 << 10;
+    const EXCHANGE_BYTES: usize = 11 << 10;
     const STREAMS: u32 = 100;
     let routes = r#"
         [[listener.web.route]]

@@ -251,7 +251,7 @@ fn a_backend_that_crashed_and_is_back_is_asked_anew_although_the_old_connection_
 #[test]
 fn a_request_that_hears_nothing_in_all_its_time_has_the_next_go_over_another_connection() {
     // Shorter than silence lasts for which it would be sent again.
-    let keys = format!("{ONLY}\ntimeout = {{ request_total = \"1s\" }}");
+    let keys = format!("{ONLY}\ntimeout = {{ request_total = \"1800ms\" }}");
     let (_app, _inner, weir) = behind_one_that_crashed(&keys);
     assert_eq!(get(&weir, "/").0, 504);
     assert_eq!(get(&weir, "/"), (200, "hello".to_owned()));

@@ -93,11 +93,11 @@ fn d3_answers_of_backends_of_http_3_that_wait_for_slow_clients_count_against_the
     });
 }
 
-/// As `http2::stalls::b26_streams_that_wait_count_against_the_memory_budget_whatever_they_wait_for` has it for
-/// HTTP/2.
+/// As `http2::stalls::b26_streams_that_wait_count_against_the_memory_budget_whatever_they_wait_for` has it
+/// for HTTP/2.
 #[test]
 fn b26_streams_of_http_3_that_wait_count_against_the_memory_budget() {
-    const EXCHANGE_BYTES: usize = 10 << 10;
+    const EXCHANGE_BYTES: usize = 11 << 10;
     const STREAMS: u64 = 100;
     let (authority, backend) = (authority(), ScriptedBackend::start());
     let busy = "backends = [{ address = \"@app\", max_connections = 1 }]\nqueue = { max = 100000, timeout = \"1h\" }";

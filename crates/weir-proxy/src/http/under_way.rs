@@ -14,7 +14,7 @@ pub const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
 /// What an exchange holds besides buffers as long as it is under way: the task that serves it, what is known
 /// of it, and its stream in the connection's protocol. A client that opens streams and takes no answer makes
 /// us hold so much for each (threat B26).
-pub const EXCHANGE_BYTES: usize = 10 << 10;
+pub const EXCHANGE_BYTES: usize = 11 << 10;
 
 /// How many exchanges of a connection are under way, whatever its client thinks: one whose stream was reset
 /// counts until it has let go of its backend (threats B1, B4).

@@ -103,8 +103,8 @@ impl QuicConnections {
             return None;
         }
         open.retain(|connection| !connection.is_done());
-        // Where the backend is gone on one of them it may be on all, and those on which nothing was asked since
-        // do not know.
+        // Where the backend is gone on one of them it may be on all, and those on which nothing was asked
+        // since do not know.
         let gone_since = open.iter().filter_map(|it| it.shared.quic.overdue_since()).min();
         let is_good = |it: &&Rc<QuicConnection>| {
             it.moves == moves && gone_since.is_none_or(|since| it.shared.quic.was_heard_since(since))

@@ -276,8 +276,8 @@ impl Driver {
         false
     }
 
-    /// Takes note of a reload after which the listener speaks other versions alone: no new connection would be
-    /// let in, and this one would else go on for as long as its client likes.
+    /// Takes note of a reload after which the listener speaks other versions alone: no new connection would
+    /// be let in, and this one would else go on for as long as its client likes.
     fn watch_config(&mut self) {
         let Peer { worker, slot, .. } = &*self.peer;
         if self.taken_out_until.is_none()

@@ -115,8 +115,8 @@ impl Shared {
         self.awaited.borrow_mut().drain().for_each(|(_, waker)| waker.wake());
     }
 
-    /// Takes what the peer's control and QPACK streams say, of which `steering` are open. What was said before
-    /// a fault holds.
+    /// Takes what the peer's control and QPACK streams say, of which `steering` are open. What was said
+    /// before a fault holds.
     pub(super) fn steer(&self, steering: &mut Vec<StreamId>, context: &mut Context<'_>) -> Result<(), Fault> {
         while let Poll::Ready(Some(id)) = self.quic.poll_accept(Dir::Uni, context) {
             steering.push(id);
