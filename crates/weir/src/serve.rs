@@ -129,6 +129,9 @@ struct Signals {
 
 impl Signals {
     fn listen() -> io::Result<Signals> {
+        // Once it is listened for, a limit on the size of files (`LimitFSIZE=`) is an error of a write, and
+        // not the end of the process.
+        drop(signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?);
         Ok(Signals {
             hang_up: signal(SignalKind::hangup())?,
             interrupt: signal(SignalKind::interrupt())?,

@@ -1,8 +1,8 @@
-//! Files of logs that can't be opened: a folder that is gone, at a start, an upgrade, a reload or a rotation.
+//! Files of logs that can't be opened, at a start, an upgrade, a reload or a rotation, or take no more.
 
 use std::fs;
 
-use weir_tests::dialogue::{Backend, ONE_POOL, Setup, Signal, Weir, until};
+use weir_tests::dialogue::{Backend, ONE_POOL, Setup, Signal, Weir, tool, until};
 
 const LOGS: &str = r#"
 [log]
@@ -151,4 +151,20 @@ fn a_rotation_that_finds_no_folder_is_made_up_for_when_there_is_one() {
         ask(&weir, "/new");
         (!weir.file("logs/own.log").is_empty() && !weir.file("logs/access.log").is_empty()).then_some(())
     });
+}
+
+/// The kernel ended the process.
+#[test]
+fn a_limit_on_the_size_of_files_costs_lines_and_nothing_else() {
+    let backend = Backend::saying("ok");
+    let config = format!("[log]\naccess = '@dir/access.log'\n{ONE_POOL}health = \"off\"");
+    let prlimit = tool("prlimit", "util-linux").display().to_string();
+    let setup = Setup::of(&config).with("app", backend.address());
+    let weir = setup.under(&[&prlimit, "--fsize=1000"]).start();
+    until("a line to be lost", || {
+        ask(&weir, "/");
+        (weir.metric("weir_access_log_lost_total", &[]) >= 1.0).then_some(())
+    });
+    ask(&weir, "/");
+    assert!(weir.stderr().contains("access log lines were lost"), "{}", weir.stderr());
 }
