@@ -271,17 +271,12 @@ pub fn of(control: &Control) -> Status {
         sessions: control.sessions(),
         maps: maps::of(control),
         token_keys: token_keys::of(control),
-        waiting_logs: waiting_logs(control),
+        waiting_logs: control.waiting_log_words(),
         maintenance: control.maintenance_words(),
         last_reload: control.last_reload(),
         listeners: snapshot.listeners.iter().map(|it| listener(control, it)).collect(),
         pools: snapshot.pools.iter().map(|it| pool(control, it)).collect(),
     }
-}
-
-fn waiting_logs(control: &Control) -> Vec<String> {
-    let waits = |(name, why): (String, Option<String>)| why.map(|why| format!("`{name}` waits: {why}"));
-    control.waiting_logs().into_iter().filter_map(waits).collect()
 }
 
 fn listener(control: &Control, listener: &Listener) -> ListenerStatus {

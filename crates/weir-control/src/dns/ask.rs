@@ -250,10 +250,10 @@ mod tests {
 
     #[test]
     fn name_servers_are_read_as_the_system_has_them() {
-        let text = "# made by hand\nsearch example\nnameserver 10.0.0.53\nnameserver fe80::1%eth0\n nameserver ::1\nnameserver 1.1.1.1\nnameserver 9.9.9.9\n";
+        let text = "# made by hand\nsearch example\nnameserver 10.0.0.53\nnameserver fe80::1%nowhere\n nameserver ::1\nnameserver 1.1.1.1\nnameserver 9.9.9.9\n";
         let servers: Vec<String> = servers_in(text).iter().map(ToString::to_string).collect();
         assert_eq!(servers, ["10.0.0.53:53", "[::1]:53", "1.1.1.1:53"]);
-        let of_links = "nameserver fe80::1%nowhere\nnameserver fe80::2%lo\nnameserver fe80::3%7\nnameserver 10.0.0.1%lo\n";
+        let of_links = "nameserver fe80::2%lo\nnameserver fe80::3%7\nnameserver 10.0.0.1%lo\n";
         let lo = interface_named("lo").unwrap();
         let servers: Vec<String> = servers_in(of_links).iter().map(ToString::to_string).collect();
         assert_eq!(servers, [format!("[fe80::2%{lo}]:53"), "[fe80::3%7]:53".to_owned()]);

@@ -4,8 +4,8 @@
 //! the queue behind it fills, and workers drop what finds it full.
 //!
 //! What was written on a connection is kept until the daemon's host has acknowledged it, and sent again on
-//! the next one where it has not. What was acknowledged and not read before the daemon ended is lost, and nobody
-//! can know of it here: RFC 6587 has no answers.
+//! the next one where it has not. What was acknowledged and not read before the daemon ended is lost, and
+//! nobody can know of it here: RFC 6587 has no answers.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
