@@ -18,6 +18,9 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use crate::dialogue::{SLOWNESS, until_within};
 
 mod pair;
+mod trunk;
+
+pub use trunk::Trunk;
 
 static MADE: AtomicU32 = AtomicU32::new(0);
 static MOUNTED: Once = Once::new();

@@ -71,6 +71,10 @@ fn about_weir(out: &mut Exposition, control: &Control, generation: u64) {
     let panics = control.proxy().panics() + weir_control::tasks::panics();
     out.single(&expose::PANICS, panics as f64);
     out.single(&expose::LOG_LOST, control.lost_log_lines() as f64);
+    let mut waiting = out.family(&expose::LOG_WAITS);
+    for (log, why) in control.waiting_logs() {
+        waiting.sample(&[&log], f64::from(u8::from(why.is_some())));
+    }
     let mut missing = out.family(&expose::LOG_MISSING);
     for (log, reasons) in control.missing_log_lines() {
         for Missing { reason, lines } in reasons {
@@ -396,6 +400,7 @@ fn backends(out: &mut Exposition, control: &Control, listeners: &[Arc<Listener>]
     every.by_word(out, &expose::BACKEND_REQUESTS, &CODE_CLASSES, |cells| &cells.requests);
     let asked = counted(&|pool, _| takes_requests(pool, listeners));
     asked.totals(out, &expose::BACKEND_REUSED, |cells| &cells.reused);
+    asked.totals(out, &expose::BACKEND_ENDED_IDLE, |cells| &cells.ended_idle);
     asked.histograms(out, &expose::BACKEND_RESPONSE, |cells| &cells.response_seconds);
     every.each(
         out,

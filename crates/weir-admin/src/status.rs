@@ -62,6 +62,9 @@ pub struct Status {
     /// Fetched keys for tokens, in the order of the config.
     #[serde(default)]
     pub token_keys: Vec<TokenKeysStatus>,
+    /// Access logs whose lines wait in memory, each with the reason.
+    #[serde(default)]
+    pub waiting_logs: Vec<String>,
     /// The last reload; `None` before the first.
     pub last_reload: Option<Outcome>,
     /// Listeners, in the order of the config.
@@ -270,6 +273,7 @@ pub fn of(control: &Control) -> Status {
         sessions: control.sessions(),
         maps: maps::of(control),
         token_keys: token_keys::of(control),
+        waiting_logs: control.waiting_log_words(),
         maintenance: control.maintenance_words(),
         last_reload: control.last_reload(),
         listeners: snapshot.listeners.iter().map(|it| listener(control, it)).collect(),

@@ -58,7 +58,13 @@ impl Part for RouteAction {
         Row::Key(
             below(Redirect::TABLE).http().also(&["return"]).named("redirect", "Answer with a redirect."),
         ),
-        Row::Key(below(Respond::TABLE).http().also(&["response"]).named("respond", "Answer from here.")),
+        Row::Key(
+            below(Respond::TABLE)
+                .http()
+                .instead(&[(&["a text"], "did you mean `respond = { body = \"…\" }`?")])
+                .also(&["response"])
+                .named("respond", "Answer from here."),
+        ),
     ];
 
     fn of(fields: &Fields) -> RouteAction {

@@ -11,7 +11,7 @@ use crate::keys::{Shape, table as below, text, text_or};
 use crate::listener::unix::UnixSocket;
 use crate::report::Findings;
 use crate::setting::{Section as _, one, table};
-use crate::values::address::{FILE, PEM_FILE, bind};
+use crate::values::address::{FILE, KEY_FILE, PEM_FILE, bind};
 use crate::values::unix::{self, unix_name};
 
 table! {
@@ -38,7 +38,7 @@ table! {
         /// PEM file of the certificate chain, Weir's own first.
         cert: PathBuf = text(&PEM_FILE).required().also(&["certificate", "crt"]);
         /// PEM file of its private key, without a passphrase.
-        key: PathBuf = text(&PEM_FILE).required();
+        key: PathBuf = text(&KEY_FILE).required();
         /// PEM file of the authorities that client certificates must come from: nobody is let in without one.
         client_ca: Option<PathBuf> =
             text(&PEM_FILE).default("none: no client certificate is asked for").also(&["ca", "ca_file"]);

@@ -12,7 +12,7 @@ use toml::de::{DeArray, DeTable, DeValue};
 use crate::config::ROOT;
 use crate::fields::{Fields, KeyValue, Value};
 use crate::given;
-use crate::keys::{Key, Kind, Limit, Shape, Table, Word};
+use crate::keys::{Each, Key, Kind, Limit, Shape, Table, Word};
 use crate::listener::Listener;
 use crate::pool::Pool;
 use crate::report::{Findings, Span, quote};
@@ -21,7 +21,7 @@ use crate::setting::Section as _;
 use crate::suggest::{nearest, one_of};
 use crate::units::{self, Refused, refuse};
 use crate::values;
-use crate::write::example;
+use crate::write::{example, quoted};
 
 /// The position of a table, for messages: `[listener.web]`.
 #[derive(Clone)]
@@ -117,14 +117,19 @@ fn unknown_key(
     let meant = alias.map(|key| key.name).or_else(|| nearest(name, keys.iter().map(|key| key.name)));
     let others: Vec<_> = tables_with(name).filter(|path| *path != schema.path).collect();
     let mains: Vec<_> = main_tables().into_iter().filter(|path| others.contains(path)).collect();
+    let tables = || keys.iter().filter_map(|key| key.kind.table()).filter(|table| table.key(name).is_some());
+    let needs_it = |table: &&Table| table.key(name).is_some_and(|key| key.required);
+    let below = || tables().map(|table| table.path);
     let hint = match (meant, &others[..]) {
+        // What a table below cannot do without was meant for it, whatever is like it here.
+        _ if tables().filter(needs_it).count() == 1 => {
+            format!("`{name}` belongs in {}", one_of(tables().filter(needs_it).map(|table| table.path)))
+        }
         (Some(meant), _) => format!("did you mean `{meant}`?"),
         (None, [other]) => format!("`{name}` belongs in `{other}`"),
         // A listener key that belongs to routes or pools means that the operator has confused the two tables.
         (None, _) if main_tables().contains(&schema.path) && !mains.is_empty() => {
-            let below = keys.iter().filter_map(|key| key.kind.table());
-            let below = below.filter(|table| table.key(name).is_some()).map(|table| table.path);
-            let mut places: Vec<_> = below.filter(|path| !mains.contains(path)).collect();
+            let mut places: Vec<_> = below().filter(|path| !mains.contains(path)).collect();
             places.extend(mains);
             format!("`{name}` belongs in {}", one_of(places))
         }
@@ -189,6 +194,13 @@ impl Reader<'_, '_> {
 
     /// Reports that a value from the environment or a file cannot be read, without showing the value.
     fn refused_given(&mut self, at: Span, key: &Key, given: &given::Text, hint: String) -> Value {
+        let is_list = matches!(&key.kind, Kind::OneOrMany(Each::Text(shape), _) | Kind::Many(Each::Text(shape)) if shape.from_files);
+        let hint = match is_list && given.holds_several() {
+            true => format!(
+                "{hint}; it holds several, of which each is an element of its own, or a line of a file that `\"@file:PATH\"` names"
+            ),
+            false => hint,
+        };
         let message = format!("`{}` cannot be what comes from {}", key.name, given.origin());
         self.findings.error_of_given(at, message, hint);
         Value::Bad
@@ -301,7 +313,7 @@ impl Reader<'_, '_> {
         for (name, value) in entries {
             let span = Span::from(name.span());
             let at = value_span(value, span);
-            let name = (names.read)(name.get_ref()).map(Value::Text);
+            let name = written_out(name.get_ref()).and_then(|name| (names.read)(name)).map(Value::Text);
             let Value::Text(name) = self.taken(span, name) else { continue };
             let hint = format!("expected {} such as \"{}\"", shape.name, shape.example);
             let value = match (value.get_ref(), self.findings.given(at)) {
@@ -403,7 +415,14 @@ fn text_for(shape: &Shape, given: &given::Text) -> String {
     }
 }
 
-/// The hint for `${NAME}`, the form that shells and Compose use.
+/// A key as the file has it. One with `${env:…}` would be taken as it stands, and mean what nobody meant.
+fn written_out(key: &str) -> Result<&str, Refused> {
+    let Some(expression) = given::expression_in(key) else { return Ok(key) };
+    let hint = "keys are written out; values may come from elsewhere";
+    refuse(format!("`{expression}` cannot stand in a key"), hint)
+}
+
+/// What to say to `${NAME}`, as shells and Compose have it.
 fn environment_hint(value: &DeValue<'_>, refused: Refused) -> Refused {
     let name = value.as_str().and_then(|text| text.split_once("${")?.1.split_once('}')).map(|(name, _)| name);
     let is_name = |name: &&str| {
@@ -422,7 +441,31 @@ fn expected(kind: &Kind) -> String {
 }
 
 fn wrong_kind<T>(kind: &Kind, value: &DeValue<'_>, key: &Key) -> Result<T, Refused> {
-    refuse(format!("`{}` cannot be {}", key.name, kind_of(value)), expected(kind))
+    let message = format!("`{}` cannot be {}", key.name, kind_of(value));
+    let is_one = |words: &[&str]| {
+        words.contains(&kind_of(value)) || value.as_str().is_some_and(|text| words.contains(&text))
+    };
+    let instead = key.instead.iter().find(|(words, _)| is_one(words)).map(|(_, hint)| *hint);
+    match (instead, in_its_table(kind, value)) {
+        (Some(hint), _) => refuse(message, hint),
+        (None, Some((table, true))) => refuse(message, format!("did you mean `{} = {table}`?", key.name)),
+        (None, Some((table, false))) => {
+            refuse(message, format!("expected `{} = {table}`, for example", key.name))
+        }
+        (None, None) => refuse(message, expected(kind)),
+    }
+}
+
+/// For a value in place of a table of which only one key has to be said: the table, and whether it is with
+/// this value or with one that the key takes.
+fn in_its_table(kind: &Kind, value: &DeValue<'_>) -> Option<(String, bool)> {
+    let table = kind.table().filter(|_| !matches!(kind, Kind::Tables(_) | Kind::NamedTables(_)))?;
+    let text = value.as_str()?;
+    let required: Vec<_> = table.keys().into_iter().filter(|key| key.required).collect();
+    let [Key { name, kind: Kind::Text(shape, _), .. }] = required[..] else { return None };
+    let is_taken = (shape.read)(text).is_ok();
+    let value = if is_taken { text } else { shape.example };
+    Some((format!("{{ {name} = {} }}", quoted(value)), is_taken))
 }
 
 /// A bare number in place of a duration, a size or a rate.

@@ -1,5 +1,6 @@
 //! The whole file: its tables, and the conversion between them and a [`Config`].
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::admin::{self, Admin};
@@ -60,7 +61,7 @@ pub struct Config {
 /// The table of the whole file.
 pub static ROOT: Table = Table {
     path: "the file",
-    doc: "Nine kinds of tables, and two ways to say things once. At least one listener is needed; all the rest has defaults.",
+    doc: "Ten kinds of tables, and two ways to say things once. At least one listener is needed; all the rest has defaults.",
     rows: &[
         Row::Key(shared::INCLUDE),
         Row::Key(Key::new(Kind::Table(Runtime::TABLE)).named("runtime", "Settings of the whole process.")),
@@ -162,8 +163,18 @@ impl Config {
         all.filter(|listener| uses.is_used_by(pool, &listener.name)).collect()
     }
 
-    /// Makes a config from the tables of a file, with assumed values filled in. A value that could not be
-    /// read gets its default; the file is refused anyway.
+    /// The pools that some listener uses, of those that are meant, in any of these ways. Reads the config
+    /// through.
+    pub fn pools_used_by(&self, is_meant: impl Fn(&Listener) -> bool) -> BTreeSet<String> {
+        let uses = Uses::of_file(&self.fields());
+        let meant = self.listeners.iter().filter(|one| is_meant(one));
+        let meant: BTreeSet<&str> = meant.map(|one| one.name.as_str()).collect();
+        let is_used = |pool: &&str| uses.of(pool).iter().any(|place| meant.contains(place.listener.as_str()));
+        self.pools.iter().map(|pool| pool.name.as_str()).filter(is_used).map(str::to_owned).collect()
+    }
+
+    /// From a file whose tables say what follows from each other. What could not be read gets its default;
+    /// the file is refused anyway.
     pub(crate) fn read(root: &Fields) -> Config {
         Config {
             runtime: table(root, "runtime"),

@@ -119,7 +119,13 @@ impl Text {
         expression + "$"
     }
 
-    /// Whether any part from elsewhere is empty.
+    /// Whether it looks like a list: there are blanks, commas or line ends within.
+    pub fn holds_several(&self) -> bool {
+        let whole = self.whole();
+        whole.split([',', ';', ' ', '\t', '\r', '\n']).filter(|part| !part.is_empty()).count() > 1
+    }
+
+    /// Whether anything that came from elsewhere is empty.
     pub fn lacks_any(&self) -> bool {
         self.pieces.iter().any(|piece| matches!(piece, Piece::Given { value, .. } if value.is_empty()))
     }
@@ -152,7 +158,14 @@ pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(KINDS.iter().fold(text.to_owned(), |text, kind| text.replace(kind, &format!("${kind}"))))
 }
 
-/// The position of the first expression or escape in a text.
+/// The first expression of a text that is none of the values; `None` where it has none, or an escaped one.
+pub(crate) fn expression_in(text: &str) -> Option<&str> {
+    let (at, _) = first_of(text).filter(|(at, _)| !text[..*at].ends_with('$'))?;
+    let end = text[at..].find('}').map_or(text.len(), |end| at + end + 1);
+    Some(&text[at..end])
+}
+
+/// The first expression or escape of a text.
 fn first_of(text: &str) -> Option<(usize, &'static str)> {
     KINDS.iter().filter_map(|kind| text.find(kind).map(|at| (at, *kind))).min()
 }
@@ -264,6 +277,7 @@ mod tests {
             match path {
                 "/etc/weir/token" => Ok(b"s3cret\r\n".to_vec()),
                 "two" => Ok(b"a\n\n".to_vec()),
+                "lines" => Ok(b"10.0.0.0/8\n192.0.2.0/24\n".to_vec()),
                 "latin" => Ok(b"\xe9".to_vec()),
                 "long" => Ok(vec![b'a'; VALUE_BYTES + 1]),
                 _ => Err("No such file or directory".to_owned()),
@@ -326,6 +340,7 @@ mod tests {
         assert_eq!(text("${env:PORT}").with_plain_signs(), "80$0");
         assert_eq!(text("${env:PORT}*").with_plain_signs(), "80$0*");
         assert!(text("x${env:EMPTY}").lacks_any() && !text("${env:PORT}").lacks_any());
+        assert!(text("${file:lines}").holds_several() && !text("${file:two}").holds_several());
     }
 
     #[test]

@@ -91,13 +91,23 @@ table! {
                 .default("no limit of its own")
                 .on(Planes::Proxy("nobody counts the flows of a client there"));
         /// The timers.
-        timeout: Timeouts = below(Timeouts::TABLE).also(&["timeouts"]);
+        timeout: Timeouts =
+            below(Timeouts::TABLE)
+                .instead(&[(
+                    &["a text", "a whole number"],
+                    "say which: `timeout = { backend = \"30s\" }`, for example",
+                )])
+                .also(&["timeouts"]);
         /// Certificates and TLS settings.
         tls: Option<ListenerTls> =
             below(ListenerTls::TABLE)
                 .default("off")
                 .stream()
                 .on(Planes::Proxy("connections go through to the backend, and nobody decrypts them"))
+                .instead(&[(
+                    &["`true` or `false`", "a text"],
+                    "expected `{ certificates = [{ cert = \"shop.pem\", key = \"shop.key\" }] }`, for example",
+                )])
                 .also(&["ssl"]);
         /// Who carries its packets.
         plane: Plane = word(Plane::WORDS, "proxy").transport();
@@ -183,6 +193,11 @@ table! {
             list(Each::Word(HttpVersion::WORDS))
                 .default("`[\"h1\", \"h2\"]` with `tls`, else `[\"h1\"]`")
                 .http()
+                .instead(&[
+                    (&["http1", "http/1", "http/1.1", "http1.1"], "did you mean \"h1\"?"),
+                    (&["http2", "http/2"], "did you mean \"h2\"?"),
+                    (&["http3", "http/3", "quic"], "did you mean \"h3\"?"),
+                ])
                 .also(&["alpn", "versions", "http_versions"]);
         /// Peers whose `forwarded` and `x-forwarded-*` are believed and extended rather than overwritten;
         /// whom they name is the client everywhere.

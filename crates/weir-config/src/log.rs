@@ -30,7 +30,12 @@ table! {
         /// What its lines look like, and which there are.
         lines: LogLines;
         /// Threshold of the program's own log.
-        level: Level = word(Level::WORDS, "info");
+        level: Level =
+            word(Level::WORDS, "info").instead(&[
+                (&["warning"], "did you mean \"warn\"?"),
+                (&["notice"], "did you mean \"info\"?"),
+                (&["err", "crit", "critical", "alert", "emerg"], "did you mean \"error\"?"),
+            ]);
     }
 }
 

@@ -117,6 +117,7 @@ table! {
             below(Retry::TABLE)
                 .stream()
                 .on(Planes::ProxyTuning("clients connect to the backend themselves"))
+                .instead(&[(&["a whole number"], "did you mean `retry = { attempts = 2 }`?")])
                 .also(&["retries"]);
         /// Refuses requests at once while most of them fail.
         breaker: Option<Breaker> =
@@ -134,7 +135,11 @@ table! {
         queue: Queue = below(Queue::TABLE).stream().on(Planes::Proxy("packets wait for nobody"));
         /// Keeps a client on its backend.
         sticky: Option<Sticky> =
-            below(Sticky::TABLE).default("off").http().also(&["cookie", "session"]);
+            below(Sticky::TABLE)
+                .default("off")
+                .http()
+                .instead(&[(&["`true` or `false`"], "did you mean `sticky = { cookie = \"weir\" }`?")])
+                .also(&["cookie", "session"]);
         /// A backend that came back gets its share gradually over this time.
         slow_start: Option<Duration> =
             duration(Limit::optional(millis(100), HOUR, "leave it out to give the full share at once"))
@@ -144,7 +149,9 @@ table! {
         keep_alive: KeepAlive = below(KeepAlive::TABLE).kept().also(&["keepalive"]);
         /// How it is known which backends are up; `"off"` neither probes nor ejects.
         health: Health =
-            Key::new(Kind::TableOrOff(Health::TABLE)).also(&["check", "health_check", "healthcheck"]);
+            Key::new(Kind::TableOrOff(Health::TABLE))
+                .instead(&[(&["a text"], "did you mean `health = { path = \"/healthz\" }`?")])
+                .also(&["check", "health_check", "healthcheck"]);
         /// Rules about header fields.
         headers: Headers;
         /// Host, and port where it is another than the usual one, that backends are asked by; they are told

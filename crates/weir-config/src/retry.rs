@@ -19,7 +19,7 @@ table! {
         attempts: u32 =
             count(Limit::new(2, 0, 10, "each retry multiplies the load on a pool that is in trouble"));
         /// Which failures are tried again.
-        on: Vec<RetryOn> = list_or(Each::Word(RETRY_ON), &["connect", "empty"]);
+        on: Vec<RetryOn> = list_or(Each::Word(RETRY_ON), &["connect", "empty"]).instead(OF_OTHERS);
         /// Whether POST and the like may be tried again after they reached a backend: then a backend may do
         /// what they ask for twice.
         non_idempotent: bool = flag(false);
@@ -40,6 +40,18 @@ table! {
             table_or_true(Hedge::TABLE).default("off").also(&["hedging", "hedging_policy", "backup_request"]);
     }
 }
+
+/// Words of nginx, HAProxy and Envoy that are no single word here.
+const OF_OTHERS: &[(&[&str], &str)] = &[
+    (&["error"], "did you mean \"connect\" and \"reset\"?"),
+    (&["http-429"], "did you mean \"429\"?"),
+    (&["http-500"], "did you mean \"500\"?"),
+    (&["http-502"], "did you mean \"502\"?"),
+    (&["http-503"], "did you mean \"503\"?"),
+    (&["http-504"], "did you mean \"504\"?"),
+    (&["5xx", "gateway-error"], "say each status: \"500\", \"502\", \"503\", \"504\""),
+    (&["non-idempotent", "non_idempotent"], "it is a key of its own: `non_idempotent = true`"),
+];
 
 table! {
     /// Retries of the last ten seconds are at most this share of the requests of the same time, and so many
@@ -65,7 +77,7 @@ table! {
             count(Limit::optional(0, 10, "each retry multiplies the load on a pool that is in trouble"))
                 .default("as the pool");
         /// Which failures are tried again.
-        on: Vec<RetryOn> = list(Each::Word(RETRY_ON)).default("as the pool");
+        on: Vec<RetryOn> = list(Each::Word(RETRY_ON)).default("as the pool").instead(OF_OTHERS);
         /// Whether POST and the like may be tried again after they reached a backend.
         non_idempotent: Option<bool> = yes_or_no().default("as the pool");
         /// Longest try that another may follow.

@@ -124,7 +124,11 @@ table! {
         retry: RouteRetry = below(RouteRetry::TABLE).http().also(&["retries"]);
         /// Keeps responses and answers from memory; only with `pool`.
         cache: Option<RouteCache> =
-            below(RouteCache::TABLE).http().default("off").also(&["proxy_cache", "caching"]);
+            below(RouteCache::TABLE)
+                .http()
+                .default("off")
+                .instead(&[(&["`true` or `false`"], "an empty table switches it on: `cache = {}`")])
+                .also(&["proxy_cache", "caching"]);
         /// What clients are told of errors; what it does not say is as its listener says it.
         error_page: Vec<ErrorPage> =
             Key::new(Kind::Tables(ErrorPage::TABLE))

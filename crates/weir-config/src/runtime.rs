@@ -14,6 +14,7 @@ table! {
             count(Limit::optional(1, 1024, "a worker is a thread pinned to a CPU"))
                 .default("one per CPU this process may use")
                 .restart()
+                .instead(&[(&["auto"], "leave it out: one per CPU is the default")])
                 .also(&["threads", "nbthread", "worker_processes"]);
         /// Longest wait for running work on shutdown, when a listener goes away, or when a MySQL server goes
         /// that sessions have something on.

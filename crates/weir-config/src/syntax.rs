@@ -14,7 +14,10 @@ use crate::source::Source;
 const FOREIGN: &str =
     "this is not TOML; docs/guide/from-haproxy.md and from-nginx.md say what each directive of those is here";
 
-/// Most unclosed lists and tables that are handled (count). Each costs one more pass over the text.
+const OTHER_NOTATION: &str = "Weir's file is TOML: `[listener.web]` begins a table, and `bind = \"0.0.0.0:80\"` is a key in it; \
+     docs/guide/getting-started.md has a whole one";
+
+/// Lists and tables that are not closed, at most (count). Each costs one more pass over the text.
 const MOST_OPEN: usize = 32;
 
 /// The text with the unreadable parts blanked out (every other byte keeps its position), and the stretches
@@ -66,7 +69,7 @@ pub(crate) fn mend<'a>(findings: &mut Findings<'a>) -> Mended<'a> {
             continue;
         }
         let (message, hint) = explain(&message, span, findings);
-        let foreign = hint == FOREIGN;
+        let foreign = hint == FOREIGN || hint == OTHER_NOTATION;
         findings.error(span, message, hint);
         if foreign {
             // The syntax of another program: every line would be wrong in the same way.
@@ -162,6 +165,9 @@ fn explain(message: &str, span: Span, findings: &Findings<'_>) -> (String, Strin
         "string values must be quoted" => return unquoted(raw),
         "key with no value" | "missing value for key" => return no_value(source, span),
         "invalid unquoted key" => return bad_key(source, span, raw),
+        "invalid key-value pair" if source.text().trim_start().starts_with('{') => {
+            ("this looks like JSON", OTHER_NOTATION)
+        }
         "unclosed table" => ("a table header is not closed", "expected `]`"),
         "unclosed array table" => ("a table header is not closed", "expected `]]`"),
         "unquoted keys cannot be empty" => ("a name is missing", "expected letters, digits, `-` or `_`"),
@@ -254,6 +260,9 @@ fn bad_key(source: &Source<'_>, span: Span, raw: &str) -> (String, String) {
     let line = source.line_at(span.start).trim_start();
     if line.starts_with("//") || line.starts_with(';') || line.starts_with("/*") {
         return ("this is not a key".to_owned(), "a comment begins with `#`".to_owned());
+    }
+    if raw.starts_with(':') && line.trim_end().ends_with(':') {
+        return ("this looks like YAML".to_owned(), OTHER_NOTATION.to_owned());
     }
     if raw.starts_with(':') {
         return (

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::fields::{Fields, Value};
 use crate::keys::{
-    DAY, HOUR, KIB, Limit, MIB, Planes, byte_rate, count, duration, millis, seconds, size, timer, timer_off,
+    DAY, HOUR, KIB, Limit, MIB, Planes, byte_rate, count, millis, seconds, size, timer, timer_off,
 };
 use crate::plane::{self, Plane};
 use crate::protocol::{Protocol, spoken};
@@ -106,8 +106,8 @@ table! {
                 .also(&["total", "deadline", "exchange"]);
         /// For one statement, until the first byte of its answer.
         statement: Option<Duration> =
-            duration(Limit::optional(millis(1), DAY, "leave it out where statements may run for hours"))
-                .default("off: none")
+            timer(Limit::optional(millis(1), DAY, "leave it out where statements may run for hours"))
+                .default("\"off\"")
                 .mysql()
                 .also(&["query", "query_timeout", "max_execution_time", "max_query_time"]);
     }
@@ -318,4 +318,29 @@ pub(crate) fn read(value: &Value) -> Option<Duration> {
 /// Writes a timeout for a table; [`NEVER`] becomes `"off"`.
 pub(crate) fn written(timer: Duration) -> Value {
     if timer == NEVER { Value::Off } else { Value::Duration(timer) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_timer_of_a_listener_may_be_off() {
+        let of = |protocol: &str, timers: &[&str]| {
+            let off: Vec<String> = timers.iter().map(|timer| format!("{timer} = \"off\"")).collect();
+            let text = format!(
+                "[listener.l]\nprotocol = \"{protocol}\"\nbind = \"127.0.0.1:1\"\npool = \"p\"\ntimeout = {{ {} }}\n\
+                 [pool.p]\nbackends = [\"127.0.0.1:2\"]\n{}",
+                off.join(", "),
+                if protocol == "mysql" { "mysql = { topology = \"static\" }\n" } else { "" }
+            );
+            let config = crate::parse("off.toml", &text).unwrap_or_else(|report| panic!("{report}"));
+            config.listeners[0].timeout
+        };
+        let http = ["client_idle", "header", "handshake", "connect", "backend", "client_body", "stream"];
+        let timeouts = of("http", &[&http[..], &["tunnel", "request_total"]].concat());
+        assert_eq!((timeouts.client_idle, timeouts.backend, timeouts.tunnel), (NEVER, NEVER, NEVER));
+        let timeouts = of("mysql", &["client_idle", "handshake", "connect", "statement"]);
+        assert_eq!(timeouts.statement, Some(NEVER));
+    }
 }

@@ -9,7 +9,7 @@ use crate::protocol::Protocol;
 use crate::report::{Findings, Span};
 use crate::setting::{One, Section as _, table, words};
 use crate::uses::Uses;
-use crate::values::address::{FILE, FOLDER, PEM_FILE};
+use crate::values::address::{FILE, FOLDER, KEY_FILE, PEM_FILE};
 use crate::values::host::SERVER_NAME;
 use crate::values::said_once;
 
@@ -79,7 +79,7 @@ table! {
         /// PEM file: the certificate, then those that it comes from.
         cert: PathBuf = text(&PEM_FILE).required().also(&["certificate", "crt", "chain", "fullchain"]);
         /// PEM file of its private key.
-        key: PathBuf = text(&PEM_FILE).required().also(&["private_key"]);
+        key: PathBuf = text(&KEY_FILE).required().also(&["private_key"]);
         /// DER file with an OCSP response, which is stapled (RFC 6066 section 8).
         ocsp: Option<PathBuf> = text(&PEM_FILE).default("none").also(&["ssl_stapling_file", "staple"]);
     }
@@ -125,7 +125,7 @@ table! {
         cert: Option<PathBuf> =
             text(&PEM_FILE).default("none").also(&["crt", "certificate", "proxy_ssl_certificate"]);
         /// PEM file of its private key.
-        key: Option<PathBuf> = text(&PEM_FILE).default("none").also(&["proxy_ssl_certificate_key"]);
+        key: Option<PathBuf> = text(&KEY_FILE).default("none").also(&["proxy_ssl_certificate_key"]);
         /// Name that backends are asked for (SNI), and that their certificates must be for.
         server_name: Option<String> =
             text(&SERVER_NAME)

@@ -4,7 +4,8 @@ use std::io::Read as _;
 use std::path::Path;
 use std::time::SystemTime;
 
-use weir_config::{FileHolder, FileProblem, FileUse, NamedFiles, World};
+use rustix::fs::{Access, access};
+use weir_config::{FileHolder, FileProblem, FileUse, NamedFiles, Severity, World};
 use weir_io::unix_socket::{group_number, user_number};
 
 use crate::certificates;
@@ -15,7 +16,8 @@ pub struct Disk;
 
 impl World for Disk {
     fn read(&self, path: &str, most: usize) -> Result<Vec<u8>, String> {
-        weir_tls::read_regular(Path::new(path), most as u64).map_err(|error| weir_tls::why_unread(&error))
+        let path = Path::new(path);
+        weir_tls::read_regular(path, most as u64).map_err(|error| weir_tls::why_unread(path, &error))
     }
 
     fn names(&self, folder: &str) -> Result<Vec<String>, String> {
@@ -48,8 +50,10 @@ impl NamedFiles for Disk {
             can_log(file).err().map(|why| FileProblem::unusable(file, why)).into_iter().collect()
         };
         match files {
-            FileUse::Log(file) => can_log(file),
-            // It is created if it does not exist.
+            FileUse::Log(file) if file.is_dir() => can_log(file),
+            // No reason not to serve (decision 0052).
+            FileUse::Log(file) => can_append(file).err().map(|why| unopened(file, why)).into_iter().collect(),
+            // Made when it is not there.
             FileUse::OwnKey(file) if !file.exists() => can_log(file),
             files => certificates::problems(&weir_tls::look_at(files), SystemTime::now()),
         }
@@ -85,9 +89,29 @@ impl World for OnlyRead {
 
 impl NamedFiles for OnlyRead {}
 
-/// Whether log lines could be written to a file, as far as that can be told without creating it.
+/// Whether this process may put lines into a file, as far as that can be seen without one.
+fn can_append(file: &Path) -> Result<(), String> {
+    can_log(file)?;
+    let (place, rights) = match file.exists() {
+        true => (file, Access::WRITE_OK),
+        false => (folder_of(file), Access::WRITE_OK | Access::EXEC_OK),
+    };
+    access(place, rights).map_err(|error| format!("{}: {}", place.display(), std::io::Error::from(error)))
+}
+
+fn unopened(file: &Path, why: String) -> FileProblem {
+    let what = "can't be opened by this process as it is".to_owned();
+    let hint = format!("{why}: Weir serves all the same, and its lines wait in memory until it can");
+    FileProblem { severity: Severity::Warning, file: file.to_owned(), what, hint }
+}
+
+fn folder_of(file: &Path) -> &Path {
+    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Whether lines can be put into a file, as far as that can be seen without one.
 fn can_log(file: &Path) -> Result<(), String> {
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder_of(file);
     let found = std::fs::metadata(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     match found.is_dir() && !file.is_dir() {
         true => Ok(()),

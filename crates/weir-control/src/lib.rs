@@ -30,6 +30,7 @@ pub mod publish;
 pub mod reload;
 mod store;
 pub mod tasks;
+pub mod this_host;
 pub mod timestamp;
 pub mod token_keys;
 pub mod upgrade;

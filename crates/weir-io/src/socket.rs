@@ -5,6 +5,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use tokio::io::{AsyncWrite as _, Interest};
@@ -107,7 +108,16 @@ pub fn is_reset(stream: &TcpStream) -> bool {
     matches!(stream.take_error(), Ok(Some(error)) if error.kind() != io::ErrorKind::BrokenPipe)
 }
 
-/// As [`poll_send`], for several slices in one call.
+/// Whether a connection carries nothing more either way: the peer has reset it, be it behind the end of its
+/// stream, or the kernel has given it up (POLLHUP of poll(2)). Says that only before this side has ended its
+/// own stream. It takes nothing away, so that it may be asked again. One system call.
+pub fn is_over(stream: &TcpStream) -> bool {
+    let mut polled = [PollFd::new(stream, PollFlags::empty())];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().contains(PollFlags::HUP)
+}
+
+/// As [`poll_send`], from several places in one call.
 #[inline]
 pub fn poll_send_vectored(
     stream: &mut TcpStream,

@@ -43,8 +43,13 @@ pub trait Duplex {
     /// anything it sent. A peer that has merely ended its stream has not. Takes a system call if it is a
     /// socket; no waker is registered for a change.
     fn is_broken_off(&mut self, context: &mut Context<'_>) -> bool;
-    /// Merges what has arrived while nobody has room for it, if the pieces would take more memory than their
-    /// bytes.
+    /// As [`Self::is_broken_off`], also of a peer that had ended its stream before: it takes nothing more. To
+    /// be asked only before this side has ended its own.
+    fn is_gone(&mut self, context: &mut Context<'_>) -> bool {
+        self.is_broken_off(context)
+    }
+    /// Takes together what has come while nobody has room for it, where kept piece by piece it would take
+    /// more memory than its bytes.
     #[inline]
     fn gather(&mut self, _context: &mut Context<'_>) {}
 
@@ -178,6 +183,10 @@ impl Duplex for Stream {
 
     fn is_broken_off(&mut self, _: &mut Context<'_>) -> bool {
         socket::is_reset(self.socket())
+    }
+
+    fn is_gone(&mut self, _: &mut Context<'_>) -> bool {
+        socket::is_over(self.socket())
     }
 }
 

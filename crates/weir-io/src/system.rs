@@ -165,7 +165,13 @@ pub fn is_not_permitted(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EPERM)
 }
 
-/// Index of the interface that a socket is bound to; `None` if it is bound to none.
+/// Whether there are no sockets of that family: this host has no IPv6, or what confines the process keeps it
+/// from it.
+pub fn is_no_family(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EAFNOSUPPORT)
+}
+
+/// Index of the interface that a socket is bound to; `None` when it is bound to none.
 pub fn interface_of(socket: &impl AsFd) -> Option<NonZeroU32> {
     SockRef::from(socket).device_index_v4().ok().flatten()
 }

@@ -7,10 +7,8 @@
 #ifndef WEIR_ICMP_H
 #define WEIR_ICMP_H
 
-#include "flows.h"
 #include "packet.h"
 #include "rewrite.h"
-#include "verdict.h"
 
 /* Length of an error's own header, before the quote. */
 #define ICMP_HEADER 8

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Sends health probes of backends on the path of clients' packets: to the listener's address (VIP), by the
- * backend's MAC address or in an outer packet to the backend. A probe is a connection of a socket of this
- * host to the backend's own address. Its packets are rewritten on their way out, and the answers of the
- * VIP on their way in, so that the socket, the routes and the firewall of the host see only the backend's
- * address. A separate program, which shares no map with the others. */
+/* Has probes of the health of backends go the way that clients' packets go: to the listener's address (VIP), by the backend's
+ * MAC address or within an outer packet to it. A probe is a connection of a socket of this host to the backend's own address; what
+ * that sends is changed on its way out, and what the VIP answers, or others say of it by ICMP, on its way in, so that the socket,
+ * the routes and the firewall of the host see the backend's address alone. A program of its own, that shares no map with the others. */
 #include <linux/if_packet.h>
 
+#include "icmp.h"
 #include "packet.h"
 #include "rewrite.h"
 #include "wrap.h"
@@ -99,31 +99,157 @@ int ask_vip(struct __sk_buff *skb)
 	return NOT_OURS;
 }
 
+/* What the VIP answers. */
+__noinline int hear_answer(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct probe_key key = { .is_answer = 1 };
+	struct flow from = {};
+	struct probe_way *way;
+
+	if (!packet)
+		return NOT_OURS;
+	key.here = packet->destination;
+	key.there = packet->source;
+	key.here_port = packet->destination_port;
+	key.there_port = packet->source_port;
+	way = probe_of(&key);
+	if (!way)
+		return NOT_OURS;
+	from.source = way->becomes;
+	from.destination = packet->destination;
+	from.source_port = packet->source_port;
+	from.destination_port = packet->destination_port;
+	if (rewrite(skb, packet, &from))
+		return DROPPED;
+	__sync_fetch_and_add(&way->packets, 1);
+	return NOT_OURS;
+}
+
+/* Whether an error says that what it quotes does not arrive. What a link on the way has room for is none: segments of probes fit
+ * into any. */
+static __always_inline bool says_unreached(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct icmp_header icmp;
+
+	if (!is_error(skb, packet) || bpf_skb_load_bytes(skb, packet->transport, &icmp, sizeof(icmp)))
+		return false;
+	if (packet->family == 6)
+		return icmp.type != ICMPV6_TOO_BIG;
+	return icmp.type != ICMP_SOURCE_QUENCH && (icmp.type != ICMP_DEST_UNREACH || icmp.code != ICMP_FRAG_NEEDED);
+}
+
+/* Takes the outer header out of the quote of an error that has neither options nor extensions. The sum of ICMP follows. */
+static __always_inline long bare_quote4(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct {
+		struct iphdr ip;
+		struct icmp_header icmp;
+		struct iphdr outer;
+	} head;
+	__u64 sum;
+
+	if (packet->transport != ETH_HLEN + sizeof(head.ip) || bpf_skb_load_bytes(skb, ETH_HLEN, &head, sizeof(head)))
+		return 1;
+	sum = (__u16)~head.icmp.sum +
+	      (__u16)~fold((__u32)bpf_csum_diff(NULL, 0, (__be32 *)&head.outer, sizeof(head.outer), 0));
+	head.icmp.sum = ~fold(sum);
+	head.ip.tot_len = bpf_htons(bpf_ntohs(head.ip.tot_len) - sizeof(head.outer));
+	head.ip.check = 0;
+	head.ip.check = ~fold((__u32)bpf_csum_diff(NULL, 0, (__be32 *)&head.ip, sizeof(head.ip), 0));
+	return bpf_skb_adjust_room(skb, -(__s32)sizeof(head.outer), BPF_ADJ_ROOM_MAC, 0) ||
+	       bpf_skb_store_bytes(skb, ETH_HLEN, &head, sizeof(head.ip) + sizeof(head.icmp), BPF_F_RECOMPUTE_CSUM);
+}
+
+static __always_inline long bare_quote6(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct {
+		struct ipv6hdr ip;
+		struct icmp_header icmp;
+		struct ipv6hdr outer;
+	} head;
+	__u32 bytes;
+	__u64 sum;
+
+	if (packet->transport != ETH_HLEN + sizeof(head.ip) || bpf_skb_load_bytes(skb, ETH_HLEN, &head, sizeof(head)))
+		return 1;
+	/* The sum covers how long the message is (RFC 8200 §8.1). */
+	bytes = bpf_ntohs(head.ip.payload_len);
+	sum = (__u16)~head.icmp.sum +
+	      (__u16)~fold((__u32)bpf_csum_diff(NULL, 0, (__be32 *)&head.outer, sizeof(head.outer), 0));
+	sum += (__u16)~bpf_htons(bytes) + bpf_htons(bytes - sizeof(head.outer));
+	head.icmp.sum = ~fold(sum);
+	head.ip.payload_len = bpf_htons(bytes - sizeof(head.outer));
+	return bpf_skb_adjust_room(skb, -(__s32)sizeof(head.outer), BPF_ADJ_ROOM_MAC, 0) ||
+	       bpf_skb_store_bytes(skb, ETH_HLEN, &head, sizeof(head.ip) + sizeof(head.icmp), BPF_F_RECOMPUTE_CSUM);
+}
+
+__noinline int bare_quote(struct __sk_buff *skb, const struct packet *packet)
+{
+	if (!packet)
+		return 1;
+	return (packet->family == 4 ? bare_quote4(skb, packet) : bare_quote6(skb, packet)) != 0;
+}
+
+/* What a router or the backend says of a packet that a probe has sent: its socket hears it of the packet that it sent itself, with or
+ * without the outer header, and ends at once. */
+__noinline int hear_error(struct __sk_buff *skb, struct packet *packet)
+{
+	struct probe_key key = { .is_answer = 1 };
+	struct quoted quoted = {};
+	struct flow to = {};
+	struct probe_way *way;
+	__u32 outer = 0;
+
+	if (!packet || packet->fragment || packet->fault || !says_unreached(skb, packet))
+		return NOT_OURS;
+	quoted.header = packet->transport + ICMP_HEADER;
+	if (!read_quoted(skb, packet, &quoted)) {
+		if (quoted.opposite.protocol != IPPROTO_IPIP && quoted.opposite.protocol != IPPROTO_IPV6)
+			return NOT_OURS;
+		outer = packet->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+		if (quoted.transport != quoted.header + outer)
+			return NOT_OURS;
+		to.source = quoted.opposite.source;
+		to.destination = quoted.opposite.destination;
+		quoted.header += outer;
+		if (!read_quoted(skb, packet, &quoted))
+			return NOT_OURS;
+	} else {
+		to.destination = quoted.opposite.destination;
+	}
+	/* An error goes to who sent what it quotes; any other is a forgery. */
+	if (quoted.opposite.protocol != IPPROTO_TCP || !same_address(&packet->destination, &to.destination))
+		return NOT_OURS;
+	key.here = quoted.opposite.destination;
+	key.there = quoted.opposite.source;
+	key.here_port = quoted.opposite.destination_port;
+	key.there_port = quoted.opposite.source_port;
+	way = probe_of(&key);
+	if (!way || (outer && !same_address(&to.source, &way->becomes)))
+		return NOT_OURS;
+	to.source = way->becomes;
+	to.destination = key.here;
+	to.source_port = key.there_port;
+	to.destination_port = key.here_port;
+	if (outer) {
+		if (bare_quote(skb, packet))
+			return DROPPED;
+		quoted.header -= outer;
+		quoted.transport -= outer;
+		packet->size -= outer;
+	}
+	return rewrite_icmp(skb, packet, &quoted, &to) ? DROPPED : NOT_OURS;
+}
+
 /* At the ingress of an interface. */
 SEC("classifier")
 int hear_vip(struct __sk_buff *skb)
 {
 	struct packet packet = {};
-	struct probe_key key = {};
-	struct flow from = {};
-	struct probe_way *way;
 
-	if (skb->pkt_type != PACKET_HOST || is_of_vlan(skb) || !parse(skb, &packet) || !is_segment(&packet))
+	if (skb->pkt_type != PACKET_HOST || is_of_vlan(skb) || !parse(skb, &packet))
 		return NOT_OURS;
-	key.here = packet.destination;
-	key.there = packet.source;
-	key.here_port = packet.destination_port;
-	key.there_port = packet.source_port;
-	key.is_answer = 1;
-	way = probe_of(&key);
-	if (!way)
-		return NOT_OURS;
-	from.source = way->becomes;
-	from.destination = packet.destination;
-	from.source_port = packet.source_port;
-	from.destination_port = packet.destination_port;
-	if (rewrite(skb, &packet, &from))
-		return DROPPED;
-	__sync_fetch_and_add(&way->packets, 1);
-	return NOT_OURS;
+	if (packet.protocol == IPPROTO_ICMP || packet.protocol == IPPROTO_ICMPV6)
+		return hear_error(skb, &packet);
+	return is_segment(&packet) ? hear_answer(skb, &packet) : NOT_OURS;
 }

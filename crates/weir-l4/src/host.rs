@@ -23,12 +23,20 @@ pub struct Interface {
     pub mac: [u8; 6],
     /// Whether it is up.
     pub is_up: bool,
-    /// Whether its frames have Ethernet headers, and it is not the loopback.
+    /// Whether its frames have headers of Ethernet and no tag of the VLAN that it is, and it is not the
+    /// loopback.
     pub is_ethernet: bool,
+    /// Whether it is a VLAN that leaves its tag in frames (`reorder_hdr off` of ip-link(8)).
+    pub keeps_tags: bool,
     /// Whether it is one end of a veth pair whose other end is in another network namespace.
     pub leads_to_namespace: bool,
     /// Index of the bridge or bond that it is a port of; 0 if none.
     pub port_of: u32,
+    /// Whether that is a bond or a team, which knows by which of its ports frames may come.
+    pub is_bonded: bool,
+    /// Index of the interface that it is on top of as a VLAN or macvlan, whose own frames are others; 0 where
+    /// it is on none of this namespace.
+    pub above: u32,
 }
 
 /// A route to a network.
@@ -128,19 +136,31 @@ impl Host {
         chosen.map(|one| one.name.clone()).collect()
     }
 
-    /// Whether some interface with a wanted name is up, but not Ethernet.
-    pub fn has_of_other_kind(&self, is_wanted: impl Fn(&str) -> bool) -> bool {
-        self.interfaces.iter().any(|one| !one.is_ethernet && one.is_up && is_wanted(&one.name))
+    /// An interface that is up, wanted by its name, and not of Ethernet or not of a kind that is read.
+    pub fn of_other_kind(&self, is_wanted: impl Fn(&str) -> bool) -> Option<&Interface> {
+        self.interfaces.iter().find(|one| !one.is_ethernet && one.is_up && is_wanted(&one.name))
     }
 
-    /// Names of the Ethernet interfaces that are up and have a wanted name.
-    pub fn interfaces_that(&self, is_wanted: impl Fn(&str) -> bool) -> BTreeSet<String> {
-        let chosen =
-            self.interfaces.iter().filter(|one| one.is_ethernet && one.is_up && is_wanted(&one.name));
+    /// Names of the interfaces of Ethernet that are up and wanted.
+    pub fn interfaces_that(&self, is_wanted: impl Fn(&Interface) -> bool) -> BTreeSet<String> {
+        let chosen = self.interfaces.iter().filter(|one| one.is_ethernet && one.is_up && is_wanted(one));
         chosen.map(|one| one.name.clone()).collect()
     }
 
-    /// Name of the interface with this index; `None` if there is none.
+    /// The interfaces that one is on top of as a VLAN or macvlan, from the nearest on.
+    pub fn below<'h>(&'h self, one: &Interface) -> impl Iterator<Item = &'h Interface> + use<'h> {
+        let all = &self.interfaces;
+        let at = move |index: u32| all.iter().find(|other| index != 0 && other.index == index);
+        // None is below itself.
+        std::iter::successors(at(one.above), move |other| at(other.above)).take(all.len())
+    }
+
+    /// An interface by its name.
+    pub fn named(&self, name: &str) -> Option<&Interface> {
+        self.interfaces.iter().find(|one| one.name == name)
+    }
+
+    /// Name of an interface by its index; `None` where there is none.
     pub fn name_of(&self, index: u32) -> Option<String> {
         self.interfaces.iter().find(|one| one.index == index).map(|one| one.name.clone())
     }
@@ -312,27 +332,63 @@ fn interface(message: &Message<'_>) -> Option<Interface> {
     const ETHERNET: u16 = 1;
     const UP: u32 = 1;
     const LOOPBACK: u32 = 8;
-    let (mut name, mut mac, mut is_veth, mut has_far_end, mut port_of) = (None, [0; 6], false, false, 0);
-    for (kind, value) in attributes(message.body, 16) {
-        match kind {
+    let (mut name, mut mac, mut below, mut has_far_end, mut port_of) = (None, [0; 6], 0, false, 0);
+    let mut kind = LinkKind::default();
+    for (number, value) in attributes(message.body, 16) {
+        match number {
             1 => mac = <[u8; 6]>::try_from(value).unwrap_or_default(),
             3 => name = Some(String::from_utf8_lossy(value).trim_end_matches('\0').to_owned()),
+            5 => below = u32_at(value, 0).unwrap_or(0),
             10 => port_of = u32_at(value, 0).unwrap_or(0),
-            18 => is_veth = attributes(value, 0).any(|(kind, value)| kind == 1 && value.starts_with(b"veth")),
+            18 => kind = LinkKind::of(value),
             37 => has_far_end = true,
             _ => {}
         }
     }
     let flags = u32_at(message.body, 8)?;
+    let is_on_top = matches!(kind.own, b"vlan" | b"macvlan") && !has_far_end;
     Some(Interface {
         index: u32_at(message.body, 4)?,
         name: name?,
         mac,
         is_up: flags & UP != 0,
-        is_ethernet: u16_at(message.body, 2)? == ETHERNET && flags & LOOPBACK == 0,
-        leads_to_namespace: is_veth && has_far_end,
+        is_ethernet: u16_at(message.body, 2)? == ETHERNET && flags & LOOPBACK == 0 && !kind.keeps_tags(),
+        keeps_tags: kind.keeps_tags(),
+        leads_to_namespace: kind.own == b"veth" && has_far_end,
         port_of,
+        is_bonded: matches!(kind.of_port, b"bond" | b"team"),
+        above: if is_on_top { below } else { 0 },
     })
+}
+
+/// What kind of interface one is (IFLA_LINKINFO).
+#[derive(Default)]
+struct LinkKind<'m> {
+    /// Its own kind.
+    own: &'m [u8],
+    /// The kind of what it is a port of.
+    of_port: &'m [u8],
+    /// Flags of a VLAN.
+    vlan_flags: Option<u32>,
+}
+
+impl<'m> LinkKind<'m> {
+    fn of(value: &'m [u8]) -> LinkKind<'m> {
+        let find = |of: &'m [u8], wanted: u16| {
+            attributes(of, 0).find(|(number, _)| *number == wanted).map(|(_, value)| value)
+        };
+        let word = |wanted: u16| find(value, wanted).and_then(|text| text.split(|byte| *byte == 0).next());
+        let (own, of_port) = (word(1).unwrap_or_default(), word(4).unwrap_or_default());
+        // `struct ifla_vlan_flags`: the flags, and which of them are meant. Where none is set, it is left out.
+        let data = find(value, 2).filter(|_| own == b"vlan");
+        let flags = |data| find(data, 2).and_then(|flags| u32_at(flags, 0)).unwrap_or(0);
+        LinkKind { own, of_port, vlan_flags: data.map(flags) }
+    }
+
+    fn keeps_tags(&self) -> bool {
+        const REORDERS: u32 = 1;
+        self.vlan_flags.is_some_and(|flags| flags & REORDERS == 0)
+    }
 }
 
 fn ip(bytes: &[u8]) -> Option<IpAddr> {
@@ -400,6 +456,57 @@ mod tests {
         let loopback = host.interfaces.iter().find(|one| one.name == "lo").expect("a loopback");
         assert!(!loopback.is_ethernet);
         assert!(!host.routed_interfaces().contains("lo"));
+    }
+
+    /// As the kernel says it: how long an attribute is, its number, and what it holds, in words of 32 bits.
+    fn attribute(number: u16, value: &[u8]) -> Vec<u8> {
+        let mut bytes = [((value.len() + 4) as u16).to_ne_bytes(), number.to_ne_bytes()].concat();
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    /// An interface of Ethernet that is up, with index 7.
+    fn read_interface(attributes: &[Vec<u8>]) -> Interface {
+        let mut body = vec![0; 16];
+        body[2..4].copy_from_slice(&1_u16.to_ne_bytes());
+        body[4..8].copy_from_slice(&7_u32.to_ne_bytes());
+        body[8..12].copy_from_slice(&1_u32.to_ne_bytes());
+        body.extend(attributes.concat());
+        interface(&Message { kind: 16, body: &body }).expect("it has a name")
+    }
+
+    #[test]
+    fn vlans_and_ports_of_bonds_are_known_by_their_kind() {
+        let link = attribute(5, &3_u32.to_ne_bytes());
+        let vlan = |flags: u32| {
+            let set = attribute(2, &[flags.to_ne_bytes(), u32::MAX.to_ne_bytes()].concat());
+            // As the kernel has it: no flags at all where none is set.
+            let data = [attribute(1, &100_u16.to_ne_bytes()), if flags == 0 { Vec::new() } else { set }];
+            attribute(18, &[attribute(1, b"vlan\0"), attribute(2, &data.concat())].concat())
+        };
+        let name = attribute(3, b"eth0.100\0");
+        let found = read_interface(&[name.clone(), link.clone(), vlan(1)]);
+        assert!(found.is_up && found.is_ethernet && !found.keeps_tags && !found.is_bonded);
+        assert_eq!((found.name.as_str(), found.index, found.above), ("eth0.100", 7, 3));
+        // Its tag stays in frames.
+        let found = read_interface(&[name.clone(), link.clone(), vlan(0)]);
+        assert!(found.keeps_tags && !found.is_ethernet);
+        // What it is on is in another namespace.
+        let elsewhere = attribute(37, &[0; 4]);
+        assert_eq!(read_interface(&[name.clone(), link.clone(), vlan(1), elsewhere]).above, 0);
+        // A veth pair's other end is no interface below.
+        let veth = attribute(18, &attribute(1, b"veth\0"));
+        assert_eq!(read_interface(&[name.clone(), link, veth]).above, 0);
+        let port = |kind: &[u8]| {
+            let found = read_interface(&[
+                name.clone(),
+                attribute(10, &5_u32.to_ne_bytes()),
+                attribute(18, &attribute(4, kind)),
+            ]);
+            (found.port_of, found.is_bonded)
+        };
+        assert_eq!([port(b"bond\0"), port(b"team\0"), port(b"bridge\0")], [(5, true), (5, true), (5, false)]);
     }
 
     fn route(network: &str, prefix: u8, interface: u32) -> Route {

@@ -72,6 +72,13 @@ impl LocalPorts {
         if count(&most) > 0 { Ok(most) } else { Err(Taken { range: self.range, wanted: None }) }
     }
 
+    /// How many the kernel gives to whoever asks for any port (count).
+    pub fn count(&self) -> u32 {
+        let (first, last) = self.range;
+        let given = (first..=last).filter(|port| !self.is_reserved(*port)).count();
+        u32::try_from(given).unwrap_or(u32::MAX)
+    }
+
     fn is_reserved(&self, port: u16) -> bool {
         self.reserved.iter().any(|(first, last)| (*first..=*last).contains(&port))
     }

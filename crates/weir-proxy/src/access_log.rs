@@ -41,6 +41,7 @@ pub use rules::number_of;
 use form::Said;
 use render::Renderer;
 use rules::{LineVerdict, Rules};
+use target::Unopened;
 use writer::{Counts, Meeting, OpenLog};
 
 /// A batch that has reached this many bytes is handed to the writer at once.
@@ -100,16 +101,16 @@ impl Book {
 }
 
 impl AccessLog {
-    /// Opens the targets that the config names. Nothing is opened, and no thread started, while it names
-    /// none.
+    /// Opens the targets that the config names. Nothing is opened, and no thread started, while there is
+    /// none. A file that can't be opened is told of and waited for (decision 0052).
     ///
     /// # Errors
-    /// A file can't be opened for appending.
+    /// No thread can be started, or no descriptor is left.
     pub fn start(main: &Log, others: &[Arc<weir_config::AccessLog>]) -> io::Result<AccessLog> {
         let mut book = Book::default();
         let usual = Arc::new(OpenLog::off(book.counts_of(MAIN_LOG)));
         let log = AccessLog { usual, book: Arc::new(Mutex::new(book)) };
-        log.reconfigure(main, others)?;
+        log.take_over(main, others, Unopened::Awaited)?;
         Ok(log)
     }
 
@@ -129,6 +130,24 @@ impl AccessLog {
     /// # Errors
     /// A new file can't be opened; the old targets stay in force.
     pub fn reconfigure(&self, main: &Log, others: &[Arc<weir_config::AccessLog>]) -> io::Result<()> {
+        self.take_over(main, others, Unopened::Refused)
+    }
+
+    /// As [`Self::reconfigure`], for targets that were in force before a reload that failed: a file that
+    /// can't be opened any more is waited for.
+    ///
+    /// # Errors
+    /// As of [`Self::start`].
+    pub fn put_back(&self, main: &Log, others: &[Arc<weir_config::AccessLog>]) -> io::Result<()> {
+        self.take_over(main, others, Unopened::Awaited)
+    }
+
+    fn take_over(
+        &self,
+        main: &Log,
+        others: &[Arc<weir_config::AccessLog>],
+        unopened: Unopened,
+    ) -> io::Result<()> {
         let is_usual = AccessLog::is_usual(main);
         let mut book = self.book();
         let mut open = Vec::new();
@@ -141,10 +160,10 @@ impl AccessLog {
                 Some(known) => known,
                 None => {
                     let counts = book.counts_of(&place.name);
-                    let opened = OpenLog::open(&place.name, target, lines, counts).map_err(|error| {
+                    let opened = OpenLog::open(&place.name, target, lines, counts, unopened);
+                    Arc::new(opened.map_err(|error| {
                         io::Error::new(error.kind(), format!("`{}`, {target}: {error}", place.name))
-                    })?;
-                    Arc::new(opened)
+                    })?)
                 }
             };
             open.push((place, shared, Rules::of(target, lines)));
@@ -152,7 +171,7 @@ impl AccessLog {
         // While the log of `[log]` is not the usual one, sessions that began with the usual one still write
         // to it.
         if is_usual {
-            self.usual.reconfigure(main).map_err(|error| {
+            self.usual.reconfigure(main, unopened).map_err(|error| {
                 io::Error::new(error.kind(), format!("`{MAIN_LOG}`, {}: {error}", main.access))
             })?;
             if !book.is_usual {
@@ -205,7 +224,14 @@ impl AccessLog {
         self.book().counts.values().map(|counts| counts.lost.load(Ordering::Relaxed)).sum()
     }
 
-    /// The logs by name, with what is missing in them and why.
+    /// The logs by name, and why their lines wait: the file can't be opened, or the daemon takes none. `None`
+    /// where they do not.
+    pub fn waiting(&self) -> Vec<(String, Option<String>)> {
+        let book = self.book();
+        book.counts.iter().map(|(name, counts)| (name.clone(), counts.waits_for())).collect()
+    }
+
+    /// The logs by name, and what is not in them, and why.
     pub fn missing(&self) -> Vec<(String, [Missing; 5])> {
         let book = self.book();
         let count = |reason, lines: &AtomicU64| Missing { reason, lines: lines.load(Ordering::Relaxed) };

@@ -97,8 +97,12 @@ pub struct OpenCount {
 }
 
 impl OpenCount {
-    /// Shows whether this connection was ended because its backend went down; `None` if the pool never does
-    /// that.
+    /// Counts it as one that its backend ended while it was idle.
+    pub fn note_ended_idle(&self) {
+        self.cells.of(self.number as usize).ended_idle.increment();
+    }
+
+    /// For whoever must tell that this connection was ended here; `None` where nobody ends any.
     pub fn ender(&self) -> Option<Rc<Ender>> {
         self.ender.clone()
     }

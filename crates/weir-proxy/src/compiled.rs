@@ -17,7 +17,6 @@ use weir_screen::Screen;
 pub use weir_screen::{AdaptiveState, Debtor, LimitRule, LimitStatus, RefusedKey, Whose};
 use weir_state::memory;
 use weir_state::{Listener, Snapshot};
-use weir_tls::ServerTls;
 
 use crate::access_log::{AccessLog, Logs};
 use crate::http::by_route::ByRoute;
@@ -45,7 +44,8 @@ pub struct CompiledSnapshot {
 
 /// The compiled part of a listener.
 pub struct CompiledListener {
-    /// The `alt-svc` field, which tells clients that HTTP/3 is served here too; `None` if it is not.
+    /// `alt-svc`, which tells clients that HTTP/3 is spoken here too, or is no longer; `None` where it was
+    /// not before.
     pub alternative: Option<AddedField>,
     /// The listener's screen, which every request passes before its route's, or every connection; `None`
     /// without one.
@@ -189,7 +189,7 @@ impl CompiledListener {
     ) -> CompiledListener {
         let config = &listener.config;
         CompiledListener {
-            alternative: listener.tls.as_deref().and_then(|tls| alternative(config, tls)),
+            alternative: alternative(listener, old.and_then(|old| old.alternative.as_ref())),
             screen: screen::compile(&asked_of_clients(config), old.and_then(|old| old.screen.as_deref())),
             routes: RouteTable::compile(config, pools, cache, edits.as_deref(), old.map(|old| &old.routes)),
             edits,
@@ -260,10 +260,14 @@ fn asked_of_clients(config: &weir_config::Listener) -> Cow<'_, weir_config::Scre
     }
 }
 
-/// Clients may remember it for a day; if HTTP/3 fails, they go back to HTTP/2 by themselves (RFC 7838 section
-/// 2.4).
-fn alternative(config: &weir_config::Listener, tls: &ServerTls) -> Option<AddedField> {
-    tls.quic_config()?;
-    let port = config.bind.iter().find_map(Bind::inet)?.first.port();
+/// What clients of other versions are told of HTTP/3, after what they were told `before`. A day is how long
+/// they may remember it; they come back to HTTP/2 by themselves where it fails (RFC 7838 section 2.4).
+fn alternative(listener: &Listener, before: Option<&AddedField>) -> Option<AddedField> {
+    let tls = listener.tls.as_deref()?;
+    if tls.quic_config().is_none() {
+        // Whoever remembers would try in vain.
+        return before.and_then(|_| AddedField::new(b"alt-svc", b"clear").ok());
+    }
+    let port = listener.config.bind.iter().find_map(Bind::inet)?.first.port();
     AddedField::new(b"alt-svc", format!("h3=\":{port}\"; ma=86400").as_bytes()).ok()
 }

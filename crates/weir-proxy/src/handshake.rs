@@ -40,8 +40,12 @@ pub async fn with_client(
     let challenges = &listener.shared.challenges;
     let is_awaited = challenges.stream_config().is_some() || challenges.shares_handshakes();
     if is_awaited || !server.on_demand().is_empty() {
-        let read = Box::pin(server_name(worker, listener, &mut stream, buffer, deadline)).await;
-        let name = read.inspect_err(|_| deadline.set_idle(None))?;
+        let read = Box::pin(server_name::read(&mut stream, buffer, &worker.buffers, deadline)).await;
+        let name = match read {
+            // The handshake finds it out too, and tells the client so by an alert.
+            Err(Unread::Malformed) => None,
+            read => counted(worker, listener, read).inspect_err(|_| deadline.set_idle(None))?,
+        };
         let received = buffer.as_ref().map_or(&[][..], Buffer::filled);
         match (hello::offers_only(received, acme::PROTOCOL), name) {
             // An authority that checks whether a domain is ours must not wait for that domain's certificate.
@@ -146,7 +150,17 @@ pub async fn server_name(
     deadline: &Deadline,
 ) -> Result<Option<String>, End> {
     deadline.set(clock::now() + listener.shared.config.timeout.handshake);
-    let failed = match server_name::read(stream, first, &worker.buffers, deadline).await {
+    let read = server_name::read(stream, first, &worker.buffers, deadline).await;
+    counted(worker, listener, read)
+}
+
+/// What was read; a greeting that did not come is counted.
+fn counted(
+    worker: &Worker,
+    listener: &WorkerListener,
+    read: Result<Option<String>, Unread>,
+) -> Result<Option<String>, End> {
+    let failed = match read {
         Ok(name) => return Ok(name),
         Err(Unread::Closed) => return Err(End::ClientClosed),
         Err(Unread::NoMemory) => return Err(End::Overload),

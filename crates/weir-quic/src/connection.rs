@@ -56,8 +56,10 @@ pub struct Connection {
     requests: Cell<u32>,
     /// When something was last received from the client.
     pub(crate) heard_at: Cell<Instant>,
-    /// When the peer was last probed.
+    /// When the peer was first asked whether it is there since it was last heard.
     asked_at: Cell<Option<Instant>>,
+    /// How often it was looked in vain since then whether a server is there.
+    looks: Cell<u32>,
     pub(crate) paths: RefCell<ClientPaths>,
 }
 
@@ -156,6 +158,7 @@ impl Connection {
             requests: Cell::new(0),
             heard_at: Cell::new(now),
             asked_at: Cell::new(None),
+            looks: Cell::new(0),
             paths: RefCell::default(),
         }
     }
@@ -269,15 +272,16 @@ impl Connection {
         Poll::Pending
     }
 
-    /// The next stream that the client has opened; `None` when there will be no more.
+    /// The next stream that the client has opened, also where it has ended the connection since; `None` when
+    /// there will be no more.
     pub fn poll_accept(self: &Rc<Self>, dir: Dir, context: &mut Context<'_>) -> Poll<Option<StreamId>> {
         let inner = &mut *self.inner.borrow_mut();
-        if inner.is_over() {
-            return Poll::Ready(None);
-        }
         if let Some(id) = inner.quic.streams().accept(dir) {
             inner.watches.insert(id, Watch::default());
             return Poll::Ready(Some(id));
+        }
+        if inner.is_over() {
+            return Poll::Ready(None);
         }
         watch(&mut inner.accepting[dir as usize], context);
         Poll::Pending
@@ -461,7 +465,11 @@ impl Connection {
             inner.quic.close(now, VarInt::from_u32(0), Bytes::new());
             inner.wake_all();
             self.end();
-        } else if self.requests.get() > 0 {
+        } else if self.requests.get() == 0 {
+            // An idle one may be silent.
+        } else if self.is_ours.get() {
+            self.look(now);
+        } else {
             self.inner.borrow_mut().quic.ping();
             self.keep_alive_from(now);
         }

@@ -161,6 +161,31 @@ fn a_peer_that_was_asked_and_says_nothing_seems_gone_until_it_is_heard() {
 }
 
 #[test]
+fn a_server_is_silent_after_some_looks_and_not_because_time_has_passed() {
+    local(async {
+        let (rig, relay, _client, connection) = rig::behind_a_relay().await;
+        let nobody = StdSocket::bind("127.0.0.1:0").unwrap();
+        relay.lead_to(nobody.local_addr().unwrap());
+        let peer = rig.connection();
+        peer.note_asked();
+        // As after a standstill of this process, when what has come is not read yet.
+        let much_later = std::time::Instant::now() + Duration::from_secs(60);
+        for _ in 0..3 {
+            peer.look(much_later);
+            assert!(!peer.is_silent());
+        }
+        peer.look(much_later);
+        assert!(peer.is_silent());
+        relay.lead_to(rig.address());
+        while peer.is_silent() {
+            assert_eq!(rig.echo(&connection, b"after").await, b"after");
+        }
+        peer.note_asked();
+        assert!(!peer.is_silent(), "it has been heard since");
+    });
+}
+
+#[test]
 fn beyond_a_number_of_open_handshakes_clients_prove_their_address_first() {
     local(async {
         let rig = Rig::start(1);

@@ -170,6 +170,12 @@ impl fmt::Display for BindError {
         if let Some(said) = self.of_interface() {
             return write!(out, " ({said})");
         }
+        if system::is_no_family(&self.source) {
+            return write!(
+                out,
+                " (this host has no sockets of that family, as without IPv6, or `RestrictAddressFamilies=` of systemd keeps them from Weir: leave the address out)"
+            );
+        }
         match self.source.kind() {
             io::ErrorKind::AddrInUse => write!(out, " (another program holds it; see `ss -ltnup`)"),
             io::ErrorKind::PermissionDenied => {

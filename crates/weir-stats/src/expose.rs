@@ -140,6 +140,7 @@ metrics! {
     THROTTLED = "weir_bandwidth_waits_total" Counter ["listener", "direction"] "Times a connection waited for `bandwidth`, or a flow had no room: to the client (`sent`) or from it (`received`); listeners with `bandwidth`.";
     LOG_DROPPED = "weir_access_log_dropped_total" Counter ["listener"] "Access-log lines dropped because the queue to the writer was full.";
     LOG_MISSING = "weir_access_log_missing_total" Counter ["log", "reason"] "Lines that are not in an access log: left out by its conditions (`filter`) or its `share`, dropped because the queue to the writer was full, or not taken by the target; or that are there in part (`cut`).";
+    LOG_WAITS = "weir_access_log_waiting" Gauge ["log"] "1 while lines of an access log wait in memory, because its file can't be opened or its daemon takes none, else 0.";
     LOG_LOST = "weir_access_log_lost_total" Counter [] "Access-log lines that their target did not take: a full disk, a reader that is gone or stands still.";
     OWN_LOG_DROPPED = "weir_log_dropped_total" Counter [] "Lines of the program's own log that were dropped: nobody read its standard error in time, or it took no more.";
     QUIC_HANDSHAKES = "weir_quic_handshakes_total" Counter ["result"] "QUIC handshakes begun, by what came of them: `established`, `timed_out` or `refused`.";
@@ -159,6 +160,7 @@ metrics! {
     BACKEND_CONNECTIONS_TOTAL = "weir_backend_connections_total" Counter ["pool", "backend"] "Connections opened to the backend.";
     BACKEND_CONNECT_FAILURES = "weir_backend_connect_failures_total" Counter ["pool", "backend"] "Connections to the backend that did not come about.";
     BACKEND_REUSED = "weir_backend_connections_reused_total" Counter ["pool", "backend"] "Requests that used a connection kept from before; pools of HTTP listeners.";
+    BACKEND_ENDED_IDLE = "weir_backend_idle_connections_ended_total" Counter ["pool", "backend"] "Idle connections of HTTP/1.1 that the backend had closed or reset, or sent something on, before they were used again: they are set aside, and cost no request; pools of HTTP listeners.";
     BACKEND_REQUESTS = "weir_backend_requests_total" Counter ["pool", "backend", "code"] "Requests sent to the backend, by class of status; `none` got no response.";
     BACKEND_RESPONSE = "weir_backend_response_seconds" Histogram ["pool", "backend"] "From the request sent to the head of the response received; pools of HTTP listeners.";
     BACKEND_BYTES = "weir_backend_bytes_total" Counter ["pool", "backend", "direction"] "Bytes from the backend (`received`) and to it (`sent`).";
@@ -170,7 +172,7 @@ metrics! {
     BACKEND_OUTLIERS = "weir_backend_outliers_total" Counter ["pool", "backend"] "Times the backend was ejected because it failed much more often than the others (`success_rate`).";
     BACKEND_ENDED = "weir_backend_connections_cut_total" Counter ["pool", "backend"] "Connections to the backend that were ended because it went down (`on_down`), idle ones included.";
     AGENT_CHECKS = "weir_agent_checks_total" Counter ["pool", "backend", "result"] "Questions to the backend's agent, by result: `good` or `bad`; pools with `agent`.";
-    PROBES = "weir_probes_total" Counter ["pool", "backend", "result"] "Health probes, by result: `good`, `bad`, or `unsent`, which says nothing of the backend: no descriptor, port or memory was left here.";
+    PROBES = "weir_probes_total" Counter ["pool", "backend", "result"] "Health probes, by result: `good`, `bad`, or `unsent`, which says nothing of the backend: no descriptor, port or memory was left here, or it could not go to a listener's address (`health.at`).";
     PROBE_DURATION = "weir_probe_duration_seconds" Gauge ["pool", "backend"] "How long the last health probe took.";
     RETRIES = "weir_retries_total" Counter ["pool"] "Attempts after the first.";
     RETRY_REASONS = "weir_retry_reasons_total" Counter ["pool", "reason"] "Attempts after the first, by what the one before had failed of.";

@@ -450,7 +450,9 @@ pub struct BackendCells {
     pub fell_back: Counter,
     /// Requests on a reused connection.
     pub reused: Counter,
-    /// From sending the request to receiving the head of the response.
+    /// Idle connections that it had ended, or sent something on, before they were used again.
+    pub ended_idle: Counter,
+    /// From the request sent to the response's head received.
     pub response_seconds: Histogram,
     /// Bytes from the backend.
     pub bytes_received: Counter,

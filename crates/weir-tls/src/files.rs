@@ -36,12 +36,17 @@ impl fmt::Display for LoadError {
 
 impl std::error::Error for LoadError {}
 
-/// A readable reason why a file can't be read; for a permission error it names the user that tried.
-pub fn why_unread(error: &io::Error) -> String {
+/// Why a file can't be read, for people: who may not read it learns who tried, and whose path is no whole
+/// one where it was looked for.
+pub fn why_unread(file: &Path, error: &io::Error) -> String {
     let user = rustix::process::geteuid().as_raw();
-    match error.kind() {
-        io::ErrorKind::PermissionDenied => format!(
+    match (error.kind(), std::env::current_dir()) {
+        (io::ErrorKind::PermissionDenied, _) => format!(
             "{error}: this program runs as user {user} here; expected one that the user may read as whom Weir runs"
+        ),
+        (io::ErrorKind::NotFound, Ok(folder)) if file.is_relative() => format!(
+            "{error}: looked for in {}, where this program was started; a path that begins with a slash leads to the same file everywhere",
+            folder.display()
         ),
         _ => error.to_string(),
     }
@@ -72,7 +77,7 @@ pub fn read_regular(file: &Path, most: u64) -> io::Result<Vec<u8>> {
 
 /// The error for a file that can't be read.
 pub(crate) fn unread(file: &Path, error: &io::Error) -> LoadError {
-    LoadError::new(file, format!("can't be read: {}", why_unread(error)))
+    LoadError::new(file, format!("can't be read: {}", why_unread(file, error)))
 }
 
 /// The whole file.
@@ -102,6 +107,11 @@ pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, 
     let bytes = read(file)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     match found {
+        // A sequence (X.690 section 8.9), as every certificate in DER begins.
+        Ok(found) if found.is_empty() && bytes.first() == Some(&0x30) => {
+            let reason = "is DER; expected PEM, as `openssl x509 -inform der -in FILE` makes of it";
+            Err(LoadError::new(file, reason))
+        }
         Ok(found) if found.is_empty() => {
             Err(LoadError::new(file, "holds no certificate; expected PEM (`-----BEGIN CERTIFICATE-----`)"))
         }
@@ -124,8 +134,11 @@ pub(crate) fn revocations(file: &Path) -> Result<Vec<CertificateRevocationListDe
 /// The first private key in a PEM file.
 pub(crate) fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, LoadError> {
     let bytes = read(file)?;
-    if bytes.windows(17).any(|window| window == b"BEGIN ENCRYPTED P") {
-        return Err(LoadError::new(file, "the private key is encrypted; expected one without a passphrase"));
+    // As PKCS #8 says it, and as RFC 1421 section 4.6.1.1 does for older forms.
+    let says = |text: &[u8]| bytes.windows(text.len()).any(|window| window == text);
+    if says(b"BEGIN ENCRYPTED P") || says(b"Proc-Type: 4,ENCRYPTED") {
+        let reason = "the private key is encrypted; expected one without a passphrase, as `openssl pkey -in FILE` makes of it";
+        return Err(LoadError::new(file, reason));
     }
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| match error {
         rustls::pki_types::pem::Error::NoItemsFound => {
@@ -141,10 +154,36 @@ mod tests {
 
     #[test]
     fn who_may_not_read_a_file_learns_who_tried_and_who_must() {
-        let said = why_unread(&io::Error::from(io::ErrorKind::PermissionDenied));
+        let said = why_unread(Path::new("/shop.pem"), &io::Error::from(io::ErrorKind::PermissionDenied));
         let user = rustix::process::geteuid().as_raw();
         assert!(said.contains(&format!("as user {user} ")) && said.contains("as whom Weir runs"), "{said}");
-        let said = why_unread(&io::Error::from(io::ErrorKind::NotFound));
+        let said = why_unread(Path::new("/shop.pem"), &io::Error::from(io::ErrorKind::NotFound));
         assert!(!said.contains("user"), "{said}");
+    }
+
+    #[test]
+    fn files_in_another_form_are_told_with_what_makes_the_right_one_of_them() {
+        let folder = std::env::temp_dir().join(format!("weir-tls-forms-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let made = |name: &str, content: &[u8]| {
+            let file = folder.join(name);
+            std::fs::write(&file, content).unwrap();
+            file
+        };
+        let der = certificates(&made("der", b"\x30\x82\x01\x00")).unwrap_err();
+        let old = b"-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00\n\nAA==\n-----END RSA PRIVATE KEY-----\n";
+        let old = private_key(&made("old", old)).unwrap_err();
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(der.reason.starts_with("is DER") && der.reason.contains("openssl x509"), "{der}");
+        assert!(old.reason.contains("is encrypted") && old.reason.contains("openssl pkey"), "{old}");
+    }
+
+    #[test]
+    fn whose_path_is_no_whole_one_learns_where_it_was_looked_for() {
+        let is_gone = io::Error::from(io::ErrorKind::NotFound);
+        let said = why_unread(Path::new("shop.pem"), &is_gone);
+        let here = std::env::current_dir().unwrap();
+        assert!(said.contains(&format!("looked for in {}, ", here.display())), "{said}");
+        assert!(!why_unread(Path::new("/shop.pem"), &is_gone).contains("looked for"));
     }
 }

@@ -78,6 +78,8 @@ struct DemandState {
     turned_away: HashSet<u64>,
     /// Whether names are accepted; if not, no one would serve the handshakes that wait.
     is_open: bool,
+    /// How often all was forgotten (count).
+    forgotten: u64,
 }
 
 struct UnderWay {
@@ -174,6 +176,7 @@ impl OnDemand {
             next_waiter: 0,
             turned_away: HashSet::new(),
             is_open: true,
+            forgotten: 0,
         };
         Some(OnDemand { acme: acme.clone(), settings, state: Mutex::new(state), counts: Counts::default() })
     }
@@ -360,9 +363,11 @@ impl OnDemand {
         self.lock().away = pause.map(|pause| Instant::now() + pause.min(AWAY_MOST));
     }
 
-    /// Allows names that were refused or failed to be tried again, since an operator has changed something.
+    /// Has names tried again that were refused or failed, and those that are under way when they fail: an
+    /// operator has changed something.
     pub fn forget(&self) {
         let mut state = self.lock();
+        state.forgotten += 1;
         state.away = None;
         state.answers.clear();
         // The number of failures stays: a name that fails again waits longer.

@@ -12,9 +12,9 @@ use crate::arguments::{
 use crate::exit::Exit;
 use crate::verbs;
 
-/// Load balancer for HTTP, TCP and UDP.
+/// Load balancer for HTTP, TCP, UDP and MySQL.
 #[derive(Debug, Parser)]
-#[command(name = "weir", version, about, propagate_version = true, arg_required_else_help = true)]
+#[command(name = "weir", version, propagate_version = true, arg_required_else_help = true)]
 #[command(
     after_help = "Exit codes: 0 done, 1 failed, 2 config or arguments refused, 3 not running, 4 timed out.\n\
                         Signals of `weir run`: HUP reload, TERM and INT drain and exit (a second INT: at once), USR1 reopen logs, \
@@ -63,7 +63,7 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Take a backend out: no new work, what runs goes on
+    /// Take a backend out of service: it gets no new work, and what runs goes on
     Drain {
         /// Return when its last request has ended
         #[arg(long)]
@@ -71,12 +71,12 @@ enum Verb {
         #[command(flatten)]
         change: Change,
     },
-    /// What is kept of responses
+    /// Purge responses that are kept in memory
     Cache {
         #[command(subcommand)]
         what: CacheVerb,
     },
-    /// Whom limits keep out, and what they have counted
+    /// Show whom limits keep out, or let somebody in again
     Limits {
         #[command(subcommand)]
         what: LimitsVerb,
@@ -86,7 +86,7 @@ enum Verb {
         #[command(subcommand)]
         what: verbs::map::MapVerb,
     },
-    /// Answer 503 for a part of the service, or for all that speaks HTTP, until it is switched off again
+    /// Switch maintenance (503) on or off, for a part of the service or for all that speaks HTTP
     Maintenance(InMaintenance),
     /// Take a backend back in
     Enable {
@@ -98,11 +98,11 @@ enum Verb {
     },
     /// Add a backend to a pool
     Add(Added),
-    /// Take a backend out of its pool: what runs there goes on
+    /// Remove a backend from its pool; what runs there goes on
     Remove(Removed),
     /// Show the flows that the kernel plane remembers
     Flows(verbs::flows::Arguments),
-    /// On a backend: take the outer header off packets of `forward = "ipip"`, until TERM or INT
+    /// On a backend: remove the outer header of packets of `forward = "ipip"`, until TERM or INT
     Decapsulate(verbs::decapsulate::Arguments),
     /// Say which listener, route, pool and backend a request, connection, flow or statement gets, and why
     Explain {
@@ -127,8 +127,8 @@ enum Verb {
     },
     /// Show rates and backends on the terminal, as they change, until `q`
     Top(verbs::top::Arguments),
-    /// Make a weir.toml of another program's configuration, each directive marked exact, approximate or
-    /// unsupported
+    /// Make a weir.toml from another program's configuration (so far: ARC2), each directive marked exact,
+    /// approximate or unsupported
     Convert(verbs::convert::Arguments),
 }
 
@@ -207,7 +207,7 @@ enum CacheVerb {
 enum LimitsVerb {
     /// Show how limits stand, and whom they refused most often
     Show(ShownLimits),
-    /// Forget what somebody owes, who may ask at once again
+    /// Forget what was counted for somebody, who may come in again at once
     Clear(Cleared),
 }
 
@@ -298,6 +298,12 @@ mod tests {
     #[test]
     fn the_command_line_is_put_together_well() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn help_begins_by_what_the_program_is_for() {
+        let help = Cli::command().render_help().to_string();
+        assert!(help.starts_with("Load balancer for HTTP, TCP, UDP and MySQL\n"), "{help}");
     }
 
     #[test]

@@ -19,6 +19,10 @@ use crate::exit::Exit;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A reload waits for workers to move over; nothing else takes long.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// After so long without an answer it is asked whether anything is answered there.
+const SILENCE: Duration = Duration::from_secs(3);
+/// For an answer to that, by a process that has much to do.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 /// Largest answer: the status of thousands of backends.
 const ANSWER_BYTES: usize = 64 << 20;
 /// Where the admin API is when the config says nothing else.
@@ -30,6 +34,8 @@ pub struct Client {
     admin: AdminBind,
     token: Option<String>,
     tls: Option<Tls>,
+    /// Whether silence is waited out, as by who waits for something that takes long.
+    is_patient: bool,
 }
 
 /// Asks the running Weir and prints what it answers: as JSON, or in the words that `words` finds for it.
@@ -149,7 +155,12 @@ impl Client {
         };
         let tls = (is_asked || trust.own.is_some()).then(|| trust.load()).transpose();
         let tls = tls.map_err(|error| Exit::Failed.saying(error))?;
-        Ok(Client { admin: reachable(bind), token, tls })
+        Ok(Client { admin: reachable(bind), token, tls, is_patient: false })
+    }
+
+    /// Itself for who waits for something that takes long, and gives nothing up because of some silence.
+    pub fn patient(self) -> Client {
+        Client { is_patient: true, ..self }
     }
 
     /// Where it goes.
@@ -213,10 +224,44 @@ impl Client {
             }
             Ok(Answer { status, body: body.unwrap_or_default(), had_token: self.token.is_some() })
         };
-        let in_time = tokio::time::timeout(ANSWER_TIMEOUT, exchange).await;
-        in_time.unwrap_or_else(|_| {
-            Err(CallError::Broken(format!("no answer from {} within {ANSWER_TIMEOUT:?}", self.admin)))
-        })
+        tokio::select! {
+            answer = exchange => answer,
+            () = self.falls_silent() => Err(CallError::Broken(format!(
+                "{} takes connections and has answered nothing for {:?}, not even /livez: the process that listens there hangs, is stopped, \
+                 gets no processor or is no Weir (`ss -ltnp` or `ss -lxp` names it). What was asked may still be done",
+                self.admin,
+                SILENCE + SIGN_OF_LIFE
+            ))),
+            () = tokio::time::sleep(ANSWER_TIMEOUT) => {
+                Err(CallError::Broken(format!("no answer from {} within {ANSWER_TIMEOUT:?}", self.admin)))
+            }
+        }
+    }
+
+    /// Returns once nothing is answered there any more: an answer that takes long is told from none by
+    /// another question, which takes no time.
+    async fn falls_silent(&self) {
+        loop {
+            tokio::time::sleep(SILENCE).await;
+            let asked = tokio::time::timeout(SIGN_OF_LIFE, self.ask_whether_it_lives()).await;
+            if asked.is_err() && !self.is_patient {
+                return;
+            }
+        }
+    }
+
+    /// Returns once anything has come of `GET /livez`, be it that the connection was ended.
+    async fn ask_whether_it_lives(&self) {
+        let Ok(stream) = reach::connect(&self.admin, self.tls.as_ref()).await else { return };
+        let Ok((mut sender, connection)) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await
+        else {
+            return;
+        };
+        let asking = sender.send_request(self.request(Method::GET, "/livez", None));
+        tokio::select! {
+            _ = asking => {}
+            _ = connection => {}
+        }
     }
 
     /// The answer to a call that was done; says why there is none.

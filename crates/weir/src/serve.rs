@@ -16,6 +16,7 @@ use weir_control::events::What;
 use weir_control::notify::Notifier;
 use weir_control::publish::PublishError;
 use weir_control::reload::{Reread, Source};
+use weir_control::this_host;
 use weir_control::upgrade::{self, Handoff, Passed, Program, Purpose, Successor};
 use weir_proxy::access_log::AccessLog;
 use weir_proxy::plane::{Leaving, Options, ProxyPlane};
@@ -25,6 +26,8 @@ use crate::{limits, log};
 
 /// For the last lines of the access log to be written.
 const LOG_FLUSH: Duration = Duration::from_secs(2);
+/// The process of a namespace with which all others end (pid_namespaces(7)).
+const FIRST_PROCESS: u32 = 1;
 /// For those of the program's own.
 const OWN_LOG_FLUSH: Duration = Duration::from_secs(1);
 
@@ -71,6 +74,9 @@ fn serve_checked(plan: Plan, checked: Checked, threshold: log::Threshold) -> Res
     limits::refuse_huge_pages();
     for warning in &checked.warnings.problems {
         tracing::warn!("{warning}");
+    }
+    for doubt in this_host::short_of_ports(&checked.config) {
+        tracing::warn!("{doubt}");
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
         tracing::error!(%error, "the control thread could not be started");
@@ -123,6 +129,9 @@ struct Signals {
 
 impl Signals {
     fn listen() -> io::Result<Signals> {
+        // Once it is listened for, a limit on the size of files (`LimitFSIZE=`) is an error of a write, and
+        // not the end of the process.
+        drop(signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?);
         Ok(Signals {
             hang_up: signal(SignalKind::hangup())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -402,6 +411,13 @@ impl Process {
     fn begin_upgrade(&self) -> Option<Upgrade> {
         if !self.upgradable {
             tracing::warn!("upgrade refused: `weir demo` holds its backends itself and can't hand them over");
+            return None;
+        }
+        if std::process::id() == FIRST_PROCESS {
+            tracing::warn!(
+                "upgrade refused: this is the first process (PID 1) of its container, and the new one would end with it; \
+                 start another container beside this one, or run Weir under an init (`docker run --init`)"
+            );
             return None;
         }
         let (control, program) = (self.control.clone(), self.program.clone());

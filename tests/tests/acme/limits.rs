@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 
-use weir_tests::dialogue::{Signal, until, until_within};
+use weir_tests::dialogue::{After, Backend, Signal, until, until_within};
 
 use super::between::{Answer, Between};
 use super::on_demand::{self, demanding, names, refused, served, service};
@@ -207,4 +207,90 @@ fn a_reload_while_an_order_is_under_way_has_it_tried_again_when_it_fails() {
     until("it to be tried again", || (authority.asked("/order-plz") == 2).then_some(()));
     is_issued(&weir, "secure");
     assert_eq!((orders(&weir, "refused"), orders(&weir, "issued")), (1.0, 1.0));
+}
+
+/// A client waits for a name while a reload comes, and is served once what was wrong is mended.
+fn waited_for(
+    weir: &weir_tests::dialogue::Weir,
+    pebble: &Pebble,
+    is_under_way: impl Fn() -> bool,
+    is_mended: &AtomicBool,
+) {
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| served(weir, pebble, "a.good.example"));
+        until("an attempt to be under way", || is_under_way().then_some(()));
+        assert_eq!(weir.command(&["reload"]).code, 0);
+        is_mended.store(true, Ordering::Release);
+        client.join().expect("it is served");
+    });
+    assert_eq!((names(weir, "issued"), names(weir, "failed"), names(weir, "refused")), (1.0, 0.0, 0.0));
+}
+
+/// It failed of what had been mended, its client was refused, and so was who came in the minute after.
+#[test]
+fn a_reload_while_a_name_is_ordered_on_demand_has_it_tried_again_when_it_fails() {
+    let (ports, backend, service) = (Ports::free(), mirror(), service());
+    let pebble = Pebble::running(ports);
+    let (is_mended, count) = (Arc::new(AtomicBool::new(false)), AtomicUsize::new(0));
+    let authority = Between::and(&pebble, {
+        let is_mended = is_mended.clone();
+        move |request, ask| {
+            if request.target != "/order-plz" || count.fetch_add(1, Ordering::AcqRel) > 0 {
+                return ask();
+            }
+            until_within(ORDER, "the reload", || is_mended.load(Ordering::Acquire).then_some(()));
+            Answer::problem(403, "rejectedIdentifier", "not yet")
+        }
+    });
+    let config = on_demand::CONFIG.replace("ask = \"@ask\"", "ask = \"@ask\"\nwait = \"25s\"");
+    let weir = demanding(&config, ports, &pebble, &backend, &service)
+        .with("directory", authority.directory())
+        .start();
+    waited_for(&weir, &pebble, || authority.asked("/order-plz") == 1, &is_mended);
+    assert_eq!(authority.asked("/order-plz"), 2);
+}
+
+#[test]
+fn a_reload_while_the_service_is_asked_for_a_name_has_it_asked_again_when_it_refuses() {
+    let (ports, backend) = (Ports::free(), mirror());
+    let pebble = Pebble::running(ports);
+    let (is_mended, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let service = Backend::serving({
+        let (is_mended, count) = (is_mended.clone(), count.clone());
+        move |_, wire| {
+            let is_first = count.fetch_add(1, Ordering::AcqRel) == 0;
+            if is_first {
+                until_within(ORDER, "the reload", || is_mended.load(Ordering::Acquire).then_some(()));
+            }
+            wire.answers(if is_first { 404 } else { 200 }, &[], "");
+            After::Close
+        }
+    });
+    let config = on_demand::CONFIG.replace("ask = \"@ask\"", "ask = \"@ask\"\nwait = \"25s\"");
+    let weir = demanding(&config, ports, &pebble, &backend, &service).start();
+    waited_for(&weir, &pebble, || count.load(Ordering::Acquire) == 1, &is_mended);
+    assert_eq!(count.load(Ordering::Acquire), 2);
+}
+
+/// It was no wait at all: the authority was asked again within two minutes, and counted that.
+#[test]
+fn a_wait_that_is_said_as_a_date_is_kept() {
+    let (ports, backend) = (Ports::free(), mirror());
+    let pebble = Pebble::running(ports);
+    let date = std::process::Command::new("date")
+        .env("LC_ALL", "C")
+        .args(["-u", "-d", "+3 hours", "+%a, %d %b %Y %H:%M:%S GMT"])
+        .output()
+        .expect("it runs");
+    let date = String::from_utf8(date.stdout).expect("text").trim().to_owned();
+    let no = move || {
+        Answer::problem(429, "rateLimited", "too many certificates for shop.example")
+            .with("retry-after", &date)
+    };
+    let (_, authority) = refusing(&pebble, "/order-plz", no);
+    let weir = setup(CONFIG, ports, &pebble, &backend).with("directory", authority.directory()).start();
+    comes_to(&weir, "refused", 1.0);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a time");
+    let wait = weir.metric("weir_acme_next_attempt_timestamp_seconds", &[]) - now.as_secs_f64();
+    assert!((10_000.0..=11_000.0).contains(&wait), "{wait} s: {}", weir.story());
 }

@@ -3,7 +3,9 @@
 
 use std::process::{Command, Stdio};
 
-use weir_tests::dialogue::{Backend, ONE_POOL, PATIENCE, Setup, run_tool, weir_binary};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use weir_tests::dialogue::{After, Backend, ONE_POOL, PATIENCE, Setup, Signal, run_tool, until, weir_binary};
 
 use super::two;
 
@@ -34,6 +36,60 @@ fn what_answers_and_is_no_weir_is_said_and_nothing_is_claimed_to_be_done() {
         let finished = run_tool(&weir_binary(), &[verb, &["--admin", &admin]].concat(), b"", PATIENCE);
         assert!(finished.code == 1 && finished.stdout.is_empty(), "{verb:?}: {finished:?}");
     }
+}
+
+/// Each verb waited for a minute, and `reload` for two.
+#[test]
+fn a_weir_that_takes_connections_and_hangs_is_said_after_a_few_seconds() {
+    let (a, b) = (Backend::saying("a"), Backend::saying("b"));
+    let weir = two(&a, &b);
+    let backend = a.address().to_string();
+    let verbs: [&[&str]; 11] = [
+        &["status"],
+        &["status", "--json"],
+        &["reload"],
+        &["drain", "app", &backend],
+        &["enable", "app", &backend],
+        &["add", "app", "127.0.0.1:1"],
+        &["explain", "http", "GET", "http://a/"],
+        &["cache", "purge", "--all"],
+        &["limits", "show"],
+        &["map", "show", "hosts"],
+        &["maintenance", "on"],
+    ];
+    weir.signals(Signal::STOP);
+    // At most half of what it was.
+    let all: Vec<_> = std::thread::scope(|scope| {
+        let asking: Vec<_> = verbs.iter().map(|verb| scope.spawn(|| weir.command(verb))).collect();
+        asking.into_iter().map(|asked| asked.join().expect("it ends")).collect()
+    });
+    weir.signals(Signal::CONT);
+    let admin = weir.admin().address().to_string();
+    for (verb, finished) in verbs.iter().zip(all) {
+        assert!(finished.code == 1 && finished.stdout.is_empty(), "{verb:?}: {finished:?}");
+        for text in [&admin, "has answered nothing for", "not even /livez", "is stopped"] {
+            assert!(finished.stderr.contains(text), "{verb:?}, no word of {text:?}: {finished:?}");
+        }
+        assert_eq!(finished.stderr.lines().count(), 1, "{verb:?}: {finished:?}");
+    }
+}
+
+#[test]
+fn an_answer_that_takes_long_is_waited_for_where_others_come() {
+    let is_asked = AtomicBool::new(false);
+    let slow = Backend::serving(move |request, wire| {
+        if request.target == "/livez" {
+            is_asked.store(true, Ordering::Relaxed);
+            wire.answers(200, &[], "");
+        } else {
+            until("the other question", || is_asked.load(Ordering::Relaxed).then_some(()));
+            wire.answers(200, &[], "{\"slow\": 1}");
+        }
+        After::Close
+    });
+    let admin = slow.address().to_string();
+    let finished = run_tool(&weir_binary(), &["status", "--json", "--admin", &admin], b"", PATIENCE);
+    assert!(finished.code == 0 && finished.stdout.contains("slow"), "{finished:?}");
 }
 
 /// Who may not read the config of the machine could not ask a Weir whose address they knew.

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use weir_tests::dialogue::{After, Backend, ScriptedBackend, Setup, curl, until};
+use weir_tests::dialogue::{After, Backend, ONE_POOL, ScriptedBackend, Setup, curl, until};
 
 use super::{PLAIN, plain};
 
@@ -134,4 +134,40 @@ fn chunks_count_where_they_are_sent_and_not_where_they_are_received() {
     let line: serde_json::Value = serde_json::from_str(&weir.lines_of("access.log", 1)[0]).expect("JSON");
     assert_eq!(line["bytes_received"], head.len() + "hello world".len(), "{line}");
     assert_eq!(line["bytes_sent"], received.len(), "{line}");
+}
+
+/// Nobody could see that a backend ends connections sooner than `keep_alive.idle` lets them rest.
+#[test]
+fn idle_connections_that_a_backend_has_ended_are_counted_and_cost_no_request() {
+    let backend = ScriptedBackend::start();
+    let config = format!("[runtime]\nworkers = 1\n{ONE_POOL}health = \"off\"\nretry = {{ attempts = 0 }}");
+    let weir = Setup::of(&config).with("app", backend.address()).start();
+    let ended = || weir.metric("weir_backend_idle_connections_ended_total", &[("pool", "app")]);
+    assert_eq!(ended(), 0.0);
+    let mut client = weir.client("web");
+    for (count, how) in ["closed", "reset", "spoken on"].into_iter().enumerate() {
+        client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+        let mut wire = backend.accepts();
+        wire.receives_request();
+        wire.answers(200, &[], how);
+        assert_eq!(client.receives_status(200).text(), how);
+        assert_eq!(ended(), count as f64, "{how}");
+        let spoken_on = match how {
+            "closed" => {
+                drop(wire);
+                None
+            }
+            "reset" => {
+                wire.resets();
+                None
+            }
+            _ => {
+                wire.sends("HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n");
+                Some(wire)
+            }
+        };
+        weir.reaches("weir_backend_idle_connections_ended_total", &[("pool", "app")], (count + 1) as f64);
+        drop(spoken_on);
+    }
+    assert_eq!(weir.metric("weir_backend_connections_reused_total", &[("pool", "app")]), 0.0);
 }

@@ -419,6 +419,56 @@ fn a_backend_that_never_says_how_many_it_takes_is_asked_all_the_same() {
     backend.has_nobody_waiting();
 }
 
+/// They waited longer for that than for a connection, and were refused although there was one.
+#[test]
+fn requests_beside_the_first_go_to_a_silent_backend_within_the_time_for_a_connection() {
+    let backend = ScriptedBackend::start();
+    let keys = "timeout = { connect = \"500ms\" }\nretry = { attempts = 0 }";
+    let weir = weir_before(&backend, &format!("{NO_HEALTH}\n{keys}"));
+    let mut client = connect(&weir, b"");
+    client.sends([get(1, "/"), get(3, "/")].concat());
+    let mut server = accepts_without_a_word(&backend);
+    let asked = [takes_request(&mut server), takes_request(&mut server)];
+    server.sends(frame(kind::SETTINGS, 0, 0, b""));
+    asked.into_iter().for_each(|stream| answers(&mut server, stream));
+    let mut answered = 0;
+    while answered < 2 {
+        let found = client.receives_frame().expect("an answer");
+        answered += u32::from(found.kind == kind::DATA && found.flags & END_STREAM != 0);
+    }
+}
+
+/// One after the other had all of that time for itself, from when the one before had given up.
+#[test]
+fn requests_that_wait_for_one_connection_wait_no_longer_than_for_their_own() {
+    const WAITING: u32 = 60;
+    // It takes connections, and says nothing on them.
+    let backend = ScriptedBackend::start();
+    let config = r#"
+        [runtime]
+        workers = 1
+        [log]
+        access = "@dir/access.log"
+        line = "$status $end"
+        [listener.web]
+        bind = "@web"
+        http = ["h1", "h2"]
+        pool = "app"
+        [pool.app]
+        backends = ["@app"]
+        protocol = "h2"
+        tls = { verify = false }
+        health = { check = "off", passive = "off" }
+        timeout = { connect = "500ms", request_total = "15s" }
+        retry = { attempts = 0 }
+    "#;
+    let weir = Setup::of(config).with("app", backend.address()).start();
+    let mut client = connect(&weir, b"");
+    client.sends((0..WAITING).flat_map(|number| get(1 + 2 * number, "/")).collect::<Vec<u8>>());
+    let lines = weir.lines_of("access.log", WAITING as usize);
+    assert!(lines.iter().all(|line| *line == lines[0]), "{lines:?}");
+}
+
 #[test]
 fn requests_above_the_last_stream_of_a_goaway_with_an_error_are_sent_over_another_connection() {
     const NO_STREAM: [u8; 4] = [0; 4];

@@ -284,3 +284,59 @@ fn b24_a_page_for_clients_that_take_none_of_it_is_there_once() {
     }
     drop(slow);
 }
+
+/// What each exchange holds by itself was in no budget: a megabyte for a hundred streams of a connection.
+#[test]
+fn b26_streams_that_wait_count_against_the_memory_budget_whatever_they_wait_for() {
+    const BUDGET_BYTES: usize = 16 << 20;
+    const EXCHANGE_BYTES: usize = 11 << 10;
+    const STREAMS: u32 = 100;
+    let routes = r#"
+        [[listener.web.route]]
+        path = "/page"
+        respond = { status = 200, body = "a page" }
+        [[listener.web.route]]
+        path = "/*"
+        pool = "app"
+        [pool.app]"#;
+    let busy = "backends = [{ address = \"@app\", max_connections = 1 }]\nqueue = { max = 100000, timeout = \"1h\" }";
+    let config = BOTH.replace("pool = \"app\"\n", "").replace("[pool.app]", routes);
+    let config =
+        config.replace("backends = [\"@app\"]", &format!("{busy}\ntimeout = {{ backend = \"1h\" }}"));
+    let config = format!("[runtime]\nworkers = 1\nmemory = \"{}MiB\"\n{config}", BUDGET_BYTES >> 20);
+    for path in ["/page", "/in-line"] {
+        let backend = ScriptedBackend::start();
+        let weir = Setup::of(&config).with("app", backend.address()).start();
+        let before = weir.usage().resident_bytes;
+        let refused = || weir.metric("weir_rejected_total", &[("reason", "memory")]);
+        // By then there is no memory for a new connection.
+        let mut another = connect(&weir, b"");
+        assert!(matches!(another.asks(1, "/page"), Outcome::Answered(200, _)));
+        let mut clients = Vec::new();
+        while refused() < 1.0 {
+            let held = clients.len() * STREAMS as usize * EXCHANGE_BYTES;
+            let grown = weir.usage().resident_bytes.saturating_sub(before);
+            assert!(
+                held <= 3 * BUDGET_BYTES / 2,
+                "{path}: {} streams wait, which take {grown} bytes, and nobody is refused",
+                clients.len() * STREAMS as usize
+            );
+            let mut client = connect(&weir, &setting(INITIAL_WINDOW, 0));
+            client.sends((0..STREAMS).flat_map(|number| get(1 + 2 * number, path)).collect::<Vec<u8>>());
+            client.sends(frame(kind::PING, 0, 0, b"all here"));
+            client.receives(kind::PING, 0);
+            clients.push(client);
+        }
+        let grown = weir.usage().resident_bytes.saturating_sub(before);
+        println!("{path}: {} streams at most wait, which take {} KiB", 100 * clients.len(), grown >> 10);
+        assert!(clients.len() > 5, "{path}: only {} clients wait", clients.len());
+        // What is not taken up may be sent again.
+        assert_eq!(another.asks(3, path), Outcome::Reset(code::REFUSED_STREAM, None));
+        drop(clients);
+        let mut number = 3;
+        until("service again", || {
+            number += 2;
+            matches!(another.asks(number, "/page"), Outcome::Answered(200, _)).then_some(())
+        });
+    }
+}

@@ -31,20 +31,20 @@ MORE
 /// No TCP: whoever falls back fails.
 pub const ONLY: &str = "fall_back_after = \"off\"";
 
-fn authority() -> Authority {
+pub fn authority() -> Authority {
     Authority::new().signs("inner", &["app.internal"])
 }
 
-fn before(authority: &Authority, origin: impl ToString, more: &str) -> Weir {
+pub fn before(authority: &Authority, origin: impl ToString, more: &str) -> Weir {
     let setup = Setup::of(&OUTER.replace("MORE", more)).with("ca", authority.path("ca.pem"));
     setup.with("origin", origin).start()
 }
 
-fn picked(weir: &Weir, protocol: &str) -> f64 {
+pub fn picked(weir: &Weir, protocol: &str) -> f64 {
     weir.metric("weir_backend_picked_total", &[("pool", "origin"), ("protocol", protocol)])
 }
 
-fn get(weir: &Weir, path: &str) -> (u16, String) {
+pub fn get(weir: &Weir, path: &str) -> (u16, String) {
     let mut client = weir.client("web");
     client.sends(format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"));
     let answer = client.receives_response();
@@ -208,7 +208,7 @@ fn an_answer_that_breaks_off_is_seen_to_and_one_before_the_request_is_whole_is_h
 
 /// A backend, the Weir that asks it over HTTP/3, and a Weir before that one with these keys of its pool: it
 /// has a connection to one that has crashed, and that is back since.
-fn behind_one_that_crashed(keys: &str) -> (Backend, Weir, Weir) {
+pub fn behind_one_that_crashed(keys: &str) -> (Backend, Weir, Weir) {
     let authority = authority();
     let (app, address) = (Backend::saying("hello"), free_address());
     let mut inner = inner(&authority, &app, r#""h3""#, address);
@@ -250,7 +250,8 @@ fn a_backend_that_crashed_and_is_back_is_asked_anew_although_the_old_connection_
 
 #[test]
 fn a_request_that_hears_nothing_in_all_its_time_has_the_next_go_over_another_connection() {
-    let keys = format!("{ONLY}\ntimeout = {{ request_total = \"2s\" }}");
+    // Shorter than silence lasts for which it would be sent again.
+    let keys = format!("{ONLY}\ntimeout = {{ request_total = \"1800ms\" }}");
     let (_app, _inner, weir) = behind_one_that_crashed(&keys);
     assert_eq!(get(&weir, "/").0, 504);
     assert_eq!(get(&weir, "/"), (200, "hello".to_owned()));
@@ -277,21 +278,21 @@ fn a_backend_that_takes_long_to_answer_keeps_its_connection_and_gets_the_next_re
 
 /// Weir with a listener that speaks these versions.
 fn inner(authority: &Authority, app: &Backend, http: &str, at: std::net::SocketAddr) -> Weir {
-    let config = format!(
-        r#"
-        [listener.inner]
-        bind = "@inner"
-        http = [{http}]
-        pool = "app"
-        [listener.inner.tls]
-        certificates = [{{ cert = "@dir/inner.pem", key = "@dir/inner.key" }}]
-        [pool.app]
-        backends = ["@app"]
-        health = "off"
-        "#
-    );
-    authority.setup(&config).with("app", app.address()).with("inner", at).start()
+    authority.setup(&INNER.replace("HTTP", http)).with("app", app.address()).with("inner", at).start()
 }
+
+/// It, before the versions are filled in.
+pub const INNER: &str = r#"
+[listener.inner]
+bind = "@inner"
+http = [HTTP]
+pool = "app"
+[listener.inner.tls]
+certificates = [{ cert = "@dir/inner.pem", key = "@dir/inner.key" }]
+[pool.app]
+backends = ["@app"]
+health = "off"
+"#;
 
 #[test]
 fn where_udp_does_not_get_through_requests_go_over_tcp_and_the_next_do_not_wait() {

@@ -2,7 +2,7 @@
 
 use weir_tests::dialogue::http2::{Http2, kind, setting};
 use weir_tests::dialogue::http3::{Http3, Outcome, headers, request};
-use weir_tests::dialogue::{Authority, Setup, Wire, free_address, until};
+use weir_tests::dialogue::{Authority, ScriptedBackend, Setup, Wire, free_address, until};
 use weir_tests::versions::{Behind, VersionedBackend};
 
 use super::backends::{ONLY, OUTER};
@@ -91,4 +91,34 @@ fn d3_answers_of_backends_of_http_3_that_wait_for_slow_clients_count_against_the
         wire.sends("GET /hello HTTP/1.1\r\nhost: a\r\n\r\n");
         (wire.receives_response().status == 200).then_some(())
     });
+}
+
+/// As `http2::stalls::b26_streams_that_wait_count_against_the_memory_budget_whatever_they_wait_for` has it
+/// for HTTP/2.
+#[test]
+fn b26_streams_of_http_3_that_wait_count_against_the_memory_budget() {
+    const EXCHANGE_BYTES: usize = 11 << 10;
+    const STREAMS: u64 = 100;
+    let (authority, backend) = (authority(), ScriptedBackend::start());
+    let busy = "backends = [{ address = \"@app\", max_connections = 1 }]\nqueue = { max = 100000, timeout = \"1h\" }";
+    let config =
+        CONFIG.replace("backends = [\"@app\"]", &format!("{busy}\ntimeout = {{ backend = \"1h\" }}"));
+    let weir = authority.setup(&with_budget(&config)).with("app", backend.address()).start();
+    let tls = tls(&authority);
+    let connect = || Http3::connect(weir.address("web"), "shop.example", &tls);
+    let mut waiting: Vec<Http3> = Vec::new();
+    while refused(&weir) < 1.0 {
+        let held = waiting.len() * STREAMS as usize * EXCHANGE_BYTES;
+        assert!(held <= 3 * BUDGET_BYTES / 2, "{} clients wait, and nobody is refused", waiting.len());
+        let mut client = connect();
+        for number in 0..STREAMS {
+            client.requests(4 * number, &headers(&request("GET", "/")));
+        }
+        client.quic.looks();
+        waiting.push(client);
+    }
+    assert!(waiting.len() > 5, "only {} clients wait", waiting.len());
+    // 503 where there is room for that, and else H3_REQUEST_REJECTED.
+    let outcome = connect().asks(0, "/");
+    assert!(matches!(outcome, Outcome::Answered(503, _) | Outcome::Reset(0x10b)), "{outcome:?}");
 }

@@ -11,6 +11,7 @@ mod drain;
 mod early;
 mod held;
 mod idle;
+mod lost;
 mod malformed;
 mod origin;
 mod relay;

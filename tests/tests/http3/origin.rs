@@ -14,6 +14,7 @@ use quinn::crypto::rustls::QuicServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::sync::Notify;
+use weir_tests::dialogue::http3::{capacity, insertion};
 use weir_tests::dialogue::{Authority, free_address};
 
 type Stream = RequestStream<h3_quinn::BidiStream<Bytes>, Bytes>;
@@ -23,6 +24,8 @@ type Stream = RequestStream<h3_quinn::BidiStream<Bytes>, Bytes>;
 enum Raw {
     Bytes(&'static [u8], After),
     Nothing,
+    /// Nothing, but for fields of an answer that are put into the table of QPACK.
+    Insertions,
 }
 
 /// What follows an answer that is given so.
@@ -46,6 +49,8 @@ pub struct Seen {
     pub stops: Mutex<Vec<u64>>,
     /// Requests that wait for as many others.
     waiting: AtomicUsize,
+    /// Told when a server is to leave that waits for it.
+    pub leave: Notify,
     all_here: Notify,
 }
 
@@ -76,6 +81,11 @@ impl Origin {
     /// One that never answers.
     pub fn silent(authority: &Authority) -> Origin {
         Origin::with(authority, 100, Some(Raw::Nothing))
+    }
+
+    /// One that never answers, and puts a kilobyte into the table of QPACK for each request.
+    pub fn inserting(authority: &Authority) -> Origin {
+        Origin::with(authority, 100, Some(Raw::Insertions))
     }
 
     fn with(authority: &Authority, streams: u32, raw: Option<Raw>) -> Origin {
@@ -162,6 +172,16 @@ async fn accept(endpoint: quinn::Endpoint, seen: Arc<Seen>, raw: Option<Raw>) {
                             std::future::pending::<()>().await;
                         });
                     }
+                    // It has looked at nothing, and is gone at once.
+                    "/last-words" if seen.connections.load(Ordering::SeqCst) == 1 => {
+                        seen.leave.notified().await;
+                        let _ = requests.shutdown(0).await;
+                        // What has not left by then is not sent any more.
+                        tokio::time::sleep(Duration::from_millis(500)).await;
+                        closing.close(0x100_u32.into(), b"");
+                        tokio::time::sleep(Duration::from_millis(500)).await;
+                        seen.requests.lock().expect("a lock").push("gone".to_owned());
+                    }
                     "/die" => closing.close(0u32.into(), b"gone"),
                     _ => drop(tokio::spawn(serve(request, stream, seen.clone()))),
                 }
@@ -174,8 +194,14 @@ async fn accept(endpoint: quinn::Endpoint, seen: Arc<Seen>, raw: Option<Raw>) {
 async fn answer_raw(connection: &quinn::Connection, answer: Raw, seen: &Arc<Seen>) {
     let Ok(mut control) = connection.open_uni().await else { return };
     let _ = control.write_all(&[0x00, 0x04, 0x00]).await;
+    let Ok(mut encoder) = connection.open_uni().await else { return };
+    let _ = encoder.write_all(&[&[2][..], &capacity(4096)].concat()).await;
     while let Ok((mut send, mut receive)) = connection.accept_bi().await {
         let _ = receive.read_to_end(10_000).await;
+        if matches!(answer, Raw::Insertions) {
+            let _ = encoder.write_all(&insertion(b"x-part", &[b'x'; 1000])).await;
+            seen.requests.lock().expect("a lock").push("inserted".to_owned());
+        }
         let Raw::Bytes(answer, after) = answer else {
             let seen = seen.clone();
             tokio::spawn(async move {

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 
 use weir_tests::crowd::{Crowd, CrowdServer};
-use weir_tests::dialogue::{Setup, Weir};
+use weir_tests::dialogue::{Setup, Weir, until};
 use weir_tests::network::{Network, PATIENCE};
 
 use super::VIP;
@@ -92,7 +92,7 @@ fn two_weirs_choose_alike_and_one_of_a_hundred_backends_moves_hardly_anybody_els
 }
 
 #[test]
-fn a_backend_that_a_reload_removes_takes_no_connection_of_others_along() {
+fn a_backend_that_a_reload_removes_takes_no_connection_along() {
     let (network, mut weir, _servers) = start(None);
     let mut crowd = Crowd::gather(&network, &[format!("{VIP}:80").parse().unwrap()], usize::from(FLOWS));
     let gone = (1..=BACKENDS).max_by_key(|number| crowd.of(*number)).expect("a backend");
@@ -100,6 +100,14 @@ fn a_backend_that_a_reload_removes_takes_no_connection_of_others_along() {
     crowd.talks();
     println!("{} of {} connections were those of the backend that went", crowd.of(gone), crowd.size());
     assert!(crowd.of(gone) > 0);
+    assert_eq!(crowd.lost(), 0, "{:?}", crowd.why());
+    // Its time is over: those of others stay.
+    weir.reloads(&format!("[runtime]\ndrain = \"1s\"\n{}", config(&network, "one", Some(gone))));
+    until("its connections are reset", || {
+        crowd.talks();
+        (crowd.lost() > 0).then_some(())
+    });
+    crowd.talks();
     assert_eq!((crowd.lost(), crowd.lost_of(gone)), (crowd.of(gone), crowd.of(gone)), "{:?}", crowd.why());
 }
 

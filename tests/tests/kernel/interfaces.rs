@@ -294,6 +294,38 @@ fn an_interface_that_has_a_listeners_address_is_served_without_being_named() {
     begins(&network).goes_on(b"to its address");
 }
 
+/// As keepalived makes it by `use_vmac` on an interface that a listener names: clients came by the one above,
+/// and nothing said that packets are not taken there.
+#[test]
+fn a_listeners_address_on_an_interface_above_a_named_one_is_told_of() {
+    let network = Network::enter(1);
+    network.greets(1, 8080);
+    let text = |names: &str| config_of(&network, 1, &format!("interface = [{names}]"), 8080, "");
+    let mut weir = Setup::of(&text("\"to_*\"")).start();
+    assert_eq!(reason(&weir), Value::Null);
+    for line in [
+        "link add vrrp.51 link to_client type macvlan mode private",
+        "link set vrrp.51 up",
+        "addr add 192.0.2.10/32 dev vrrp.51",
+    ] {
+        let words: Vec<&str> = std::iter::once("ip").chain(line.split(' ')).collect();
+        network.run("weir", &words);
+    }
+    let why = "192.0.2.10 is on vrrp.51, whose frames are not those of to_client: name vrrp.51 in `interface` as well, or clients that come by it are left to this host";
+    reason_is(&weir, why);
+    let checked = weir.command(&["check"]);
+    assert!(checked.stderr.contains(&format!("warning: listener `tcp_four`: {why}")), "{checked:?}");
+    assert_eq!(
+        weir.stderr().matches(&format!("{why} listener=\"tcp_four\"")).count(),
+        1,
+        "{}",
+        weir.stderr()
+    );
+    weir.reloads(&text("\"to_*\", \"vrrp.*\""));
+    until("status says nothing more", || (reason(&weir) == Value::Null).then_some(()));
+    assert_eq!(weir.command(&["check"]).stderr, "");
+}
+
 /// A client that came by an interface which another listener named was served by both.
 #[test]
 fn a_listener_takes_clients_by_its_own_interfaces_alone() {

@@ -270,6 +270,49 @@ fn a_backend_that_is_removed_keeps_its_flows_for_as_long_as_a_drain_may_take() {
     assert_eq!(asks(&datagrams, &to, b"moved"), "1");
 }
 
+/// They were reset at once, and datagrams moved: a reload takes nothing from what runs.
+#[test]
+fn a_backend_that_a_reload_or_an_upgrade_leaves_out_keeps_its_flows_for_as_long_as_a_drain_may_take() {
+    let (network, mut weir) = start(2, "balance = \"round-robin\"");
+    let to = format!("{VIP}:80");
+    let mut talks: Vec<Talk> = (0..4).map(|_| Talk::begin(&network, &to)).collect();
+    let sockets: Vec<_> = (0..2).map(|_| datagram_socket(&network, "10.50.1.2")).collect();
+    let answered_by: Vec<String> = sockets.iter().map(|socket| asks(socket, &to, b"first")).collect();
+    let with = config(&network, 2, "balance = \"round-robin\"");
+    let without = config(&network, 1, "balance = \"round-robin\"");
+    let mut go_on = |weir: &Weir, what: &str| {
+        for _ in 0..4 {
+            assert_eq!(Talk::begin(&network, &to).server, "1", "{what}");
+        }
+        talks.iter_mut().for_each(|talk| talk.goes_on(what.as_bytes()));
+        for (socket, server) in sockets.iter().zip(&answered_by) {
+            assert_eq!(asks(socket, &to, b"again"), *server, "{what}: {}", weir.story());
+        }
+    };
+    weir.reloads(&without);
+    go_on(&weir, "without it");
+    // It comes back before its time is over, and leaves with another process.
+    weir.reloads(&with);
+    weir.rewrites(&without);
+    let old = weir.pid();
+    weir.signals_pid(old, Signal::USR2);
+    until_within(PATIENCE * 4, "the old process to end", || (!weir.is_running(old)).then_some(()));
+    until("the new process to answer", || weir.admin().tries_to_read("/v1/status"));
+    go_on(&weir, "the other process is without it");
+    weir.rewrites(&format!("[runtime]\ndrain = \"1s\"\n{without}"));
+    assert_eq!(weir.command(&["reload"]).code, 0);
+    for talk in talks.iter_mut().filter(|talk| talk.server == "2") {
+        until("its time is over", || {
+            let _ = talk.stream.write_all(b"?");
+            talk.stream.read(&mut [0; 64]).is_err().then_some(())
+        });
+    }
+    talks.iter_mut().filter(|talk| talk.server == "1").for_each(|talk| talk.goes_on(b"as before"));
+    for socket in &sockets {
+        assert_eq!(asks(socket, &to, b"moved"), "1");
+    }
+}
+
 /// New flows had gone to it for some milliseconds more.
 #[test]
 fn no_flow_begins_at_a_backend_once_its_drain_is_answered() {

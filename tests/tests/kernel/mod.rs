@@ -18,6 +18,7 @@ mod pools;
 mod privileges;
 mod tagged;
 mod traffic;
+mod trunks;
 mod views;
 mod vip_probes;
 mod ways;

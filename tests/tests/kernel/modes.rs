@@ -10,7 +10,7 @@ use super::decapsulate::Decapsulates;
 use super::{Talk, asks, datagram_socket};
 
 /// The first config below a heading of the guide's page.
-fn set_up(heading: &str) -> String {
+pub fn set_up(heading: &str) -> String {
     // Within the binary, which `make kernels` takes to hosts without the source.
     let page = include_str!("../../../docs/guide/kernel-plane.md");
     let (_, below) = page.split_once(&format!("\n## {heading}\n")).expect("the page has the heading");

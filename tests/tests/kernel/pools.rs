@@ -86,7 +86,7 @@ fn connections_of_a_pool_that_was_replaced_outlive_a_kill_and_an_upgrade() {
 }
 
 #[test]
-fn a_backend_that_leaves_a_pool_which_replaces_another_loses_its_flows_as_ever() {
+fn a_backend_that_leaves_a_pool_which_was_replaced_keeps_its_flows_for_as_long_as_a_drain_may_take() {
     let network = Network::enter(2);
     (1..=2).for_each(|number| network.greets(number, 8080));
     let both = [("blue", 1), ("green", 2)];
@@ -95,7 +95,10 @@ fn a_backend_that_leaves_a_pool_which_replaces_another_loses_its_flows_as_ever()
     weir.reloads(&config(&network, "green", &both));
     talk.goes_on(b"its pool is still in the file");
     // And has another backend from now on.
-    weir.reloads(&config(&network, "green", &[("blue", 2), ("green", 2)]));
+    let others = config(&network, "green", &[("blue", 2), ("green", 2)]);
+    weir.reloads(&others);
+    talk.goes_on(b"nor is its backend any more");
+    weir.reloads(&format!("[runtime]\ndrain = \"1s\"\n{others}"));
     until("it is reset", || {
         use std::io::{Read, Write};
         let _ = talk.stream.write_all(b"?");

@@ -132,7 +132,8 @@ fn a_backend_without_a_decapsulator_is_down_until_it_has_one() {
     greets_at_vips(&network, 1);
     let weir = Setup::of(&config(&network, 1, "ipip", HEALTH)).start();
     for pool in ["four", "six"] {
-        assert!(comes_to(&weir, pool, 1, "down").starts_with("no answer at VIP"), "{}", weir.story());
+        let last = comes_to(&weir, pool, 1, "down");
+        assert!(last.contains(&place(pool, "ipip")), "{last}: {}", weir.story());
     }
     let decapsulates = decapsulates(&network, 1);
     for pool in ["four", "six"] {
@@ -141,6 +142,34 @@ fn a_backend_without_a_decapsulator_is_down_until_it_has_one() {
     decapsulates.ends();
     for pool in ["four", "six"] {
         comes_to(&weir, pool, 1, "down");
+    }
+}
+
+/// The error was about a connection that Weir's host does not have, and each probe waited for its timeout:
+/// here so long that nobody sees its end.
+#[test]
+fn a_refusal_by_icmp_at_the_listeners_address_is_heard_at_once() {
+    let health =
+        "check = \"tcp\", interval = \"1h\", timeout = \"1h\", fast_interval = \"100ms\", passive = \"off\"";
+    for (forward, takes_off) in [("ipip", true), ("ipip", false), ("dsr", false)] {
+        let network = Network::enter(1);
+        greets_at_its_own(&network, 1);
+        for key in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
+            network.sets("server1", key, "1");
+        }
+        network.run("server1", &["ip", "route", "add", "unreachable", VIP]);
+        network.run("server1", &["ip", "-6", "route", "add", "unreachable", VIP6]);
+        let _decapsulates = takes_off.then(|| decapsulates(&network, 1));
+        let weir = Setup::of(&config(&network, 1, forward, health)).start();
+        let expected = match (forward, takes_off) {
+            ("ipip", false) => ["nothing there takes outer headers off"; 2],
+            _ => ["no route to host", "network is unreachable"],
+        };
+        for pool in ["four", "six"] {
+            let last = comes_to(&weir, pool, 1, "down");
+            let told = last.strip_prefix(&format!("{}: no connection: ", place(pool, forward)));
+            assert!(told.is_some_and(|told| expected.contains(&told)), "{last}: {}", weir.story());
+        }
     }
 }
 
@@ -276,6 +305,32 @@ fn a_backend_is_up_where_it_answers_at_the_addresses_of_all_its_listeners() {
     network.greets_at(1, second.parse().unwrap(), 8080);
     let last = comes_to(&weir, "four", 1, "ready");
     assert!(last.contains(VIP) && last.contains(second), "{last}");
+}
+
+/// A listener whose clients reach backends at their own addresses, on either plane. Those were not asked, and
+/// who did not listen there was ready for its clients all the same.
+#[test]
+fn a_backend_that_other_listeners_use_as_well_is_up_where_its_own_address_answers_too() {
+    for other in [
+        "protocol = \"tcp\"\nbind = \"192.0.2.11:80\"\nplane = \"kernel\"",
+        "protocol = \"tcp\"\nbind = \"10.50.1.1:8081\"",
+    ] {
+        let network = Network::enter(1);
+        has_vips(&network, 1);
+        greets_at_vips(&network, 1);
+        let text = config(&network, 1, "dsr", HEALTH);
+        let shared = format!("{text}[listener.other]\n{other}\npool = \"four\"\n");
+        let mut weir = Setup::of(&shared).start();
+        let last = comes_to(&weir, "four", 1, "down");
+        assert_eq!(last, "at its own address: no connection: connection refused", "{}", weir.story());
+        assert_eq!(comes_to(&weir, "six", 1, "ready"), format!("accepted {}", place("six", "dsr")));
+        network.greets_at(1, network.server(1, 8080, false).ip(), 8080);
+        let last = comes_to(&weir, "four", 1, "ready");
+        assert_eq!(last, format!("accepted {} and at its own address", place("four", "dsr")));
+        weir.reloads(&text);
+        let alone = format!("accepted {}", place("four", "dsr"));
+        until("its own is not asked", || (comes_to(&weir, "four", 1, "ready") == alone).then_some(()));
+    }
 }
 
 /// What the backend's own address answers meanwhile says nothing of its listener's.

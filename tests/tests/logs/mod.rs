@@ -4,6 +4,7 @@ mod by_route;
 mod own;
 mod several;
 mod syslog;
+mod unopened;
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
-use weir_tests::dialogue::{Backend, ONE_POOL, PATIENCE, Setup, Weir, free_address, tool, until};
+use weir_tests::dialogue::{Backend, ONE_POOL, PATIENCE, Setup, Weir, free_address, listen_at, tool, until};
 
 /// A running rsyslogd, killed when dropped.
 struct Rsyslog(Child);
@@ -229,6 +229,65 @@ fn a_daemon_that_is_away_holds_up_no_request_and_gets_the_lines_that_waited() {
     assert!(numbers.is_sorted(), "{numbers:?}");
     assert_eq!(missing("target"), 0);
     assert!(weir.stderr().contains("access log lines wait for their target"), "{}", weir.stderr());
+}
+
+/// What the kernel had taken and the daemon's host had not acknowledged was lost with the connection, and no
+/// counter told.
+#[test]
+fn a_daemon_that_resets_its_connection_gets_again_what_it_had_not_acknowledged() {
+    let backend = Backend::saying("ok");
+    let tcp = free_address();
+    let listener = listen_at(tcp);
+    // Connections inherit it: little is acknowledged that nobody reads.
+    socket2::SockRef::from(&listener).set_recv_buffer_size(16 << 10).expect("an option");
+    let config = format!(
+        "[access_log.far]\ntarget = '@tcp'\nline = '$target $header.user-agent'\n{ONE_POOL}health = \"off\""
+    );
+    let setup = Setup::of(&config).with("app", backend.address());
+    let weir = setup.with("tcp", format!("syslog:tcp:{tcp}")).start();
+    let mut client = weir.client("web");
+    let agent = "x".repeat(4000);
+    // More than sockets hold and less than the queue does.
+    const REQUESTS: usize = 1600;
+    for number in 0..REQUESTS {
+        client.sends(format!("GET /{number} HTTP/1.1\r\nhost: a\r\nuser-agent: {agent}\r\n\r\n"));
+        client.receives_status(200);
+    }
+    let (first, _) = listener.accept().expect("a connection");
+    until("both buffers to be full", || {
+        weir.stderr().contains("access log lines wait for their target").then_some(())
+    });
+    let mut bytes = vec![0; 1 << 20];
+    let count = first.peek(&mut bytes).expect("what was acknowledged");
+    bytes.truncate(count);
+    let end = frames_end(&bytes);
+    let acknowledged = frames(&bytes[..end]);
+    assert!(!acknowledged.is_empty(), "{count} bytes");
+    socket2::SockRef::from(&listener).set_recv_buffer_size(1 << 20).expect("an option");
+    // With bytes that were not read, so that it is a reset.
+    drop(first);
+    let (mut second, _) = listener.accept().expect("another connection");
+    let (mut bytes, mut part) = (Vec::new(), vec![0; 1 << 16]);
+    let last = format!(" access - /{} ", REQUESTS - 1);
+    let is_last = |line: &[u8]| line.windows(last.len()).any(|found| found == last.as_bytes());
+    loop {
+        let end = frames_end(&bytes);
+        if end == bytes.len() && is_last(&bytes[end.saturating_sub(5000)..]) {
+            break;
+        }
+        let count = second.read(&mut part).expect("read");
+        assert!(count > 0, "the connection ended after {} bytes", bytes.len());
+        bytes.extend_from_slice(&part[..count]);
+    }
+    let number = |frame: &String| -> usize {
+        let message = frame.split(" access - /").nth(1).expect("a header");
+        message.split(' ').next().and_then(|number| number.parse().ok()).expect("a number")
+    };
+    let numbers: Vec<usize> = acknowledged.iter().chain(&frames(&bytes)).map(number).collect();
+    assert_eq!(numbers, (0..REQUESTS).collect::<Vec<_>>());
+    for reason in ["queue", "target"] {
+        assert_eq!(weir.metric("weir_access_log_missing_total", &[("log", "far"), ("reason", reason)]), 0.0);
+    }
 }
 
 /// Where the last whole frame ends.

@@ -167,3 +167,28 @@ fn files_that_are_named_one_by_one_are_read_as_one() {
     let refused = weir.admin().calls("POST", "/v1/reload", &[], "{}").json().to_string();
     assert!(refused.contains("more.toml:2:12:"), "{refused}");
 }
+
+/// Of the first three nothing was said: they were keys that no request has, and were never met.
+#[test]
+fn what_comes_from_elsewhere_is_refused_in_keys_and_as_a_list_and_it_is_said_what_to_write() {
+    let backend = keyed();
+    let weir = composed(&backend);
+    std::fs::write(weir.dir().join("networks"), "192.0.2.0/24\n198.51.100.0/24\n").expect("write");
+    let route = ROUTE.trim_end().to_owned();
+    for (part, line, said) in [
+        ("query = { \"${env:WEB}\" = \"a\" }", 6, "`${env:WEB}` cannot stand in a key"),
+        ("cookie = { \"${file:key}\" = \"a\" }", 6, "`${file:key}` cannot stand in a key"),
+        ("[log.fields]\n\"${env:WEB}\" = \"$path\"", 7, "`${env:WEB}` cannot stand in a key"),
+        ("allow_address = \"${file:networks}\"", 6, "it holds several, of which each is an element of its own"),
+    ] {
+        std::fs::write(weir.dir().join("part-20-route.toml"), format!("{route}\n{part}\n")).expect("write");
+        let finished = weir.command(&["reload"]);
+        assert_eq!(finished.code, 2, "{part}: {finished:?}");
+        assert!(finished.stderr.contains(&format!("part-20-route.toml:{line}:")), "{part}: {finished:?}");
+        assert!(finished.stderr.contains(said), "{part}: {finished:?}");
+    }
+    let as_list = "allow_address = \"@file:networks\"";
+    std::fs::write(weir.dir().join("part-20-route.toml"), format!("{route}\n{as_list}\n")).expect("write");
+    let finished = weir.command(&["reload"]);
+    assert_eq!(finished.code, 0, "{finished:?}");
+}

@@ -7,6 +7,7 @@ mod conversations;
 mod interfaces;
 mod refused;
 mod restart;
+mod retried;
 mod running;
 mod signals;
 mod storm;

@@ -1,6 +1,6 @@
 //! A reload that can't succeed changes nothing and says so (threats H2, S8).
 
-use weir_tests::dialogue::{Backend, Draws, Setup, Signal, Weir, free_address, until};
+use weir_tests::dialogue::{Backend, Draws, Setup, Signal, Weir, free_address, tool, until};
 
 use super::{ask, named};
 
@@ -211,4 +211,36 @@ fn a_first_start_on_a_port_in_use_exits_with_1_and_names_it() {
     let mut weir = Setup::of(GOOD).with("app", free_address()).with("web", address).launch();
     assert_eq!(weir.exits().code(), Some(1), "{}", weir.story());
     until("the address on standard error", || weir.stderr().contains(&address.to_string()).then_some(()));
+}
+
+/// Has the program behind it find a host without IPv6.
+const NO_IPV6: &str = "
+import ctypes, os, platform, struct, sys
+number = {'x86_64': 41, 'aarch64': 198}[platform.machine()]
+def step(code, k, then=0, other=0):
+    return struct.pack('HBBI', code, then, other, k)
+# socket(AF_INET6, …) fails with EAFNOSUPPORT.
+steps = step(0x20, 0) + step(0x15, number, 0, 3) + step(0x20, 16) + step(0x15, 10, 0, 1)
+steps += step(0x06, 0x50000 | 97) + step(0x06, 0x7fff0000)
+code = ctypes.create_string_buffer(steps, len(steps))
+program = ctypes.create_string_buffer(struct.pack('HxxxxxxP', len(steps) // 8, ctypes.addressof(code)))
+libc = ctypes.CDLL(None, use_errno=True)
+word = ctypes.c_ulong
+assert libc.prctl(38, word(1), word(0), word(0), word(0)) == 0
+assert libc.prctl(22, word(2), ctypes.c_void_p(ctypes.addressof(program))) == 0
+os.execvp(sys.argv[1], sys.argv[1:])
+";
+
+#[test]
+fn a_host_without_ipv6_serves_by_ipv4_and_says_why_an_address_cannot_be_bound() {
+    let backend = named("app");
+    let python = tool("python3", "python3").display().to_string();
+    let setup = Setup::of(GOOD).with("app", backend.address());
+    let mut weir = setup.under(&[&python, "-c", NO_IPV6]).start();
+    assert_eq!(ask(&weir, "web").text(), "app");
+    weir.rewrites(&GOOD.replace("bind = \"@web\"", "bind = [\"@web\", \"[::1]:8\"]"));
+    let refused = weir.command(&["reload"]);
+    assert_eq!(refused.code, 1, "{refused:?}");
+    assert!(refused.stderr.contains("[::1]:8") && refused.stderr.contains("as without IPv6"), "{refused:?}");
+    assert_eq!(ask(&weir, "web").text(), "app");
 }

@@ -1,6 +1,6 @@
 //! TERM, INT and USR1.
 
-use weir_tests::dialogue::{ScriptedBackend, Setup, Signal, Wire, free_address, until};
+use weir_tests::dialogue::{ScriptedBackend, Setup, Signal, Wire, free_address, tool, until};
 
 use super::{ask, named};
 
@@ -158,4 +158,21 @@ fn usr1_opens_the_log_anew() {
 
 fn serde_json_is_object(line: &str) -> bool {
     serde_json::from_str::<serde_json::Value>(line).is_ok_and(|value| value.is_object())
+}
+
+/// It was done, and the new process was killed by the kernel with the last request of the old one.
+#[test]
+fn the_first_process_of_a_container_refuses_an_upgrade_and_serves_on() {
+    let backend = named("a");
+    let unshare = tool("unshare", "util-linux").display().to_string();
+    let setup = Setup::of(&config("1s")).with("app", backend.address());
+    let weir = setup.under(&[&unshare, "--pid", "--fork", "--kill-child"]).start();
+    let pid = weir.pid();
+    weir.signals_pid(pid, Signal::USR2);
+    until("an answer to it", || {
+        let said = weir.stderr();
+        assert!(!said.contains("upgrading"), "{said}");
+        said.contains("upgrade refused: this is the first process").then_some(())
+    });
+    assert_eq!((ask(&weir, "web").text(), weir.pid()), ("a".to_owned(), pid));
 }

@@ -1,11 +1,12 @@
 //! Backends given by host name (threat H5). A DNS server of our own answers; `resolv.conf` is Weir's view
 //! only, by a mount namespace, so these need root (or skip nothing: they fail and say so).
 
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use weir_tests::dialogue::{After, Backend, Setup, Signal, Weir, tool, until, until_within};
+use weir_tests::network::Network;
 
 /// What the server says of every name.
 #[derive(Clone)]
@@ -21,14 +22,18 @@ enum Say {
 
 struct NameServer {
     say: Arc<Mutex<Say>>,
-    address: Ipv4Addr,
+    /// As `resolv.conf` has it.
+    address: String,
 }
 
 /// Answers on port 53 of a loopback address of its own.
 fn name_server(last: u8, say: Say) -> NameServer {
     let address = Ipv4Addr::new(127, 0, 53, last);
-    let socket = UdpSocket::bind((address, 53))
-        .unwrap_or_else(|problem| panic!("{address}:53: {problem} (needs root)"));
+    name_server_at(SocketAddr::from((address, 53)), address.to_string(), say)
+}
+
+fn name_server_at(at: SocketAddr, address: String, say: Say) -> NameServer {
+    let socket = UdpSocket::bind(at).unwrap_or_else(|problem| panic!("{at}: {problem} (needs root)"));
     let say = Arc::new(Mutex::new(say));
     let told = say.clone();
     std::thread::spawn(move || {
@@ -236,4 +241,26 @@ fn connections_kept_to_an_address_that_the_name_has_left_carry_no_more_requests(
     }
     assert_eq!(old.served(), served, "the old address is no longer asked");
     assert!(new.served() >= 10);
+}
+
+/// It was left out, and a host with IPv6 alone has often no other one.
+#[test]
+fn a_name_server_of_one_link_is_asked_by_its_interface() {
+    let network = Network::enter(0);
+    network.run("weir", &["ip", "address", "add", "fe80::53/64", "dev", "lo", "nodad"]);
+    let backend = Backend::saying("by name");
+    let SocketAddr::V4(address) = backend.address() else { unreachable!("loopback is IPv4") };
+    let lo = std::fs::read_to_string("/sys/class/net/lo/ifindex").expect("an interface");
+    let at = SocketAddrV6::new(
+        "fe80::53".parse().expect("an address"),
+        53,
+        0,
+        lo.trim().parse().expect("a number"),
+    );
+    let say = Say::Addresses(vec![*address.ip()]);
+    let server = name_server_at(at.into(), "fe80::53%lo".to_owned(), say);
+    let config =
+        format!("[dns]\nresolvers = \"resolv.conf\"\n{}", by_name_alone("app", "one", address.port()));
+    let weir = asking(&server, Setup::of(&config));
+    assert_eq!(ask(&weir), (200, "by name".to_owned()), "{}", weir.story());
 }

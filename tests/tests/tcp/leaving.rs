@@ -105,6 +105,52 @@ fn what_a_client_sent_before_it_ended_its_stream_reaches_a_slow_backend() {
     }
 }
 
+/// Nothing was sent to it that could have shown that it had gone: its backend was held for `client_idle`, and
+/// in a tunnel for `tunnel`.
+#[test]
+fn a_client_that_resets_behind_the_end_of_its_stream_gives_its_place_back() {
+    for protocol in ["tcp", "http"] {
+        let backend = ScriptedBackend::start();
+        let config = format!(
+            r#"
+            [listener.front]
+            protocol = "{protocol}"
+            bind = "@front"
+            pool = "app"
+            {}
+            [pool.app]
+            backends = ["@app"]
+            health = {{ check = "off", passive = "off" }}
+            "#,
+            if protocol == "tcp" { "timeout = { client_idle = \"1h\" }" } else { "" }
+        );
+        let weir = Setup::of(&config).with("app", backend.address()).start();
+        let mut client = weir.client("front");
+        let mut wire = if protocol == "tcp" { backend.accepts() } else { in_tunnel(&mut client, &backend) };
+        client.sends("last words");
+        client.half_closes();
+        wire.receives_exactly("last words");
+        wire.receives_end();
+        // Who has ended its stream and is there is waited for.
+        std::thread::sleep(LOOKED_FOR);
+        wire.sends("so long");
+        client.receives_exactly("so long");
+        assert_eq!(in_flight(&weir), 1.0, "{protocol}");
+        client.resets();
+        until("the place to be given back", || (in_flight(&weir) == 0.0).then_some(()));
+    }
+}
+
+/// Opens a tunnel over HTTP/1.1; gives the backend's end.
+fn in_tunnel(client: &mut Wire, backend: &ScriptedBackend) -> Wire {
+    client.sends("GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n");
+    let mut wire = backend.accepts();
+    wire.receives_until("\r\n\r\n");
+    wire.sends("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n");
+    client.receives_until("\r\n\r\n");
+    wire
+}
+
 /// Bytes that wait to be received hide that their sender has gone: until `queue.timeout` it kept its place.
 #[test]
 fn a_client_that_has_sent_something_and_resets_in_line_gives_its_place_in_line_up() {

@@ -2,12 +2,13 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use weir_tests::dialogue::{
     NameServer, ONE_POOL, PATIENCE, Setup, Unreachable, Weir, datagram_socket, free_address, run_tool, tool,
-    until,
+    until, weir_binary,
 };
 use weir_tests::network::Network;
 
@@ -347,4 +348,57 @@ fn who_may_not_take_a_clients_address_does_not_start() {
     assert!(!weir.exits().success(), "{}", weir.story());
     let said = weir.stderr();
     assert!(said.contains("CAP_NET_ADMIN") && said.contains("`app`"), "{said}");
+    // It was called good, and nothing was said.
+    let check = |under: &[&str]| {
+        let (program, config) = (weir_binary().display().to_string(), weir.config_path());
+        let words: Vec<&str> = under.iter().copied().chain([program.as_str(), "check", &config]).collect();
+        run_tool(Path::new(words[0]), &words[1..], b"", PATIENCE)
+    };
+    let checked = check(&under);
+    assert_eq!(checked.code, 0, "it may be for another machine: {checked:?}");
+    let warned = |told: &str| told.contains("warning: pool `app`") && told.contains("CAP_NET_ADMIN");
+    assert!(warned(&checked.stderr), "{checked:?}");
+    let allowed = check(&[]);
+    assert!(allowed.code == 0 && allowed.stderr.is_empty(), "{allowed:?}");
+}
+
+/// Connections that are allowed and never came about were 502 for clients, and nobody had said so before.
+#[test]
+fn a_limit_that_is_more_than_there_are_ports_is_warned_of() {
+    let read = |name: &str| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).expect("a setting");
+    let range = read("ip_local_port_range");
+    let ends: Vec<u32> = range.split_whitespace().map(|end| end.parse().expect("a number")).collect();
+    let reserved: Vec<(u32, u32)> = read("ip_local_reserved_ports")
+        .trim()
+        .split_terminator(',')
+        .map(|part| part.split_once('-').unwrap_or((part, part)))
+        .map(|(first, last)| (first.parse().expect("a port"), last.parse().expect("a port")))
+        .collect();
+    let is_given = |port: &u32| !reserved.iter().any(|(first, last)| (first..=last).contains(&port));
+    let room = (ends[0]..=ends[1]).filter(is_given).count();
+    let config = |one: usize, other: usize, more: &str| {
+        format!(
+            "[listener.web]\nbind = \"@web\"\npool = \"app\"\n[[listener.web.route]]\npath = \"/other\"\npool = \"other\"\n\
+             [pool.app]\nbackends = [{{ address = \"@app\", max_connections = {one} }}]\nhealth = \"off\"\n{more}\
+             [pool.other]\nbackends = [{{ address = \"@app\", max_connections = {other} }}]\nhealth = \"off\"\n"
+        )
+    };
+    let backend = Backend::start();
+    let too_many = format!("{} may have {} connections", backend.address, room + 1);
+    let mut weir = Setup::of(&config(room, 1, "")).with("app", backend.address).start();
+    for text in [&too_many, "pools `app`, `other`", &format!("at most {room} can be open")] {
+        assert!(weir.stderr().contains(text), "no word of {text:?}: {}", weir.story());
+    }
+    let checked = weir.command(&["check"]);
+    assert!(checked.code == 0 && checked.stderr.contains(&too_many), "{checked:?}");
+    for fitting in [config(room - 1, 1, ""), config(room, 1, "source = \"127.0.0.1\"\n")] {
+        weir.rewrites(&fitting);
+        let checked = weir.command(&["check"]);
+        assert!(checked.code == 0 && checked.stderr.is_empty(), "{checked:?}");
+        let reloaded = weir.command(&["reload"]);
+        assert!(reloaded.code == 0 && reloaded.stderr.is_empty(), "{reloaded:?}");
+    }
+    weir.rewrites(&config(room, 1, ""));
+    let reloaded = weir.command(&["reload"]);
+    assert!(reloaded.code == 0 && reloaded.stderr.contains(&too_many), "{reloaded:?}");
 }

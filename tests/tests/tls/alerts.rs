@@ -7,10 +7,18 @@ use super::{Authority, mirror, shop};
 const UNEXPECTED_MESSAGE: u8 = 10;
 const DECODE_ERROR: u8 = 50;
 
-fn started() -> (Authority, Weir) {
+/// Orders that come to nothing. By `tls-alpn-01`, for which each greeting is read before it is answered.
+const ORDERED: &str =
+    r#"directory = "https://127.0.0.1:1/directory", domains = "other.example", store = "@dir/store""#;
+const ON_DEMAND: &str = r#"on_demand = { ask = "http://127.0.0.1:1/" }"#;
+
+/// With these orders, if any.
+fn started(acme: &str) -> (Authority, Weir) {
     let backend = mirror();
     let authority = Authority::new().signs("shop", &["shop.example"]);
-    let weir = authority.setup(&shop(1)).with("app", backend.address()).start();
+    let orders = format!("tls = {{ acme = {{ {acme} }}, ");
+    let config = if acme.is_empty() { shop(1) } else { shop(1).replace("tls = { ", &orders) };
+    let weir = authority.setup(&config).with("app", backend.address()).start();
     (authority, weir)
 }
 
@@ -22,7 +30,17 @@ fn record(kind: u8, content: &[u8]) -> Vec<u8> {
 /// that.
 #[test]
 fn d4_an_error_before_anything_is_encrypted_is_told_by_an_alert_and_no_reset_destroys_it() {
-    let (_authority, weir) = started();
+    errors_are_told(&started("").1);
+}
+
+/// The connection was closed without a word.
+#[test]
+fn d4_an_error_in_a_greeting_is_told_by_an_alert_where_greetings_are_read_for_names() {
+    errors_are_told(&started(ORDERED).1);
+    errors_are_told(&started(&format!("{ORDERED}, {ON_DEMAND}")).1);
+}
+
+fn errors_are_told(weir: &Weir) {
     let begun = [&[1, 0, 2, 0][..], &[3; 60]].concat();
     let announced = [&[1, 0xff, 0xff, 0xff][..], &[0; 16_000]].concat();
     let much = vec![b'x'; 300_000];
@@ -36,6 +54,7 @@ fn d4_an_error_before_anything_is_encrypted_is_told_by_an_alert_and_no_reset_des
         ("a record that is too long", [&b"\x16\x03\x01\x48\x01"[..], &much].concat(), DECODE_ERROR),
         ("a greeting of 16 MiB", [record(22, &announced), much.clone()].concat(), DECODE_ERROR),
         ("a greeting in tiny records", tiny, DECODE_ERROR),
+        ("a greeting that ends early", record(22, &[1, 0, 0, 3, 3, 3, 0]), DECODE_ERROR),
         (
             "another record within a message",
             [record(22, &begun), record(23, b"hello")].concat(),
@@ -93,7 +112,7 @@ except ssl.SSLError as error:
 
 #[test]
 fn d4_an_error_behind_the_greeting_is_told_by_an_alert_and_no_reset_destroys_it() {
-    let (authority, weir) = started();
+    let (authority, weir) = started("");
     let (address, ca) = (weir.address("web"), authority.path("ca.pem"));
     let (host, port) = (address.ip().to_string(), address.port().to_string());
     for version in ["TLSv1_3", "TLSv1_2"] {

@@ -21,6 +21,8 @@ pub(crate) static FILE: Shape = Shape::new("a file name", "/etc/weir/admin.token
 
 /// A file of a certificate or a key.
 pub(crate) static PEM_FILE: Shape = Shape::new("a file name", "shop.pem", file);
+/// The same, of a private key.
+pub(crate) static KEY_FILE: Shape = Shape::new("a file name", "shop.key", file);
 
 /// A folder.
 pub(crate) static FOLDER: Shape = Shape::new("a folder", "/var/lib/weir/acme", file);
@@ -142,6 +144,14 @@ fn backend(text: &str) -> Result<String, Refused> {
     let Some((host, port)) = text.rsplit_once(':') else {
         return refuse(message, format!("add the port: \"{text}:80\"").replace("\"\":", "\"host:"));
     };
+    if let Some((address, rest)) = text.split_once(char::is_whitespace)
+        && backend(address).is_ok()
+    {
+        let rest = rest.trim();
+        let hint =
+            format!("a weight and the like stand in a table: `{{ address = \"{address}\", weight = 2 }}`");
+        return refuse(format!("{message}: {} follows the address", quote(rest)), hint);
+    }
     match port.parse::<u16>() {
         Ok(0) => return refuse(message, "nothing listens on port 0: expected 1 to 65535"),
         Err(_) if port.is_empty() => return refuse(message, format!("add the port: \"{text}80\"")),
@@ -272,6 +282,9 @@ fn network(text: &str) -> Result<String, Refused> {
         return Ok(network.to_string());
     }
     let message = format!("{} is not a network", quote(text));
+    if let Some(path) = text.strip_prefix('@') {
+        return refuse(message, format!("did you mean \"@file:{path}\", the lines of that file?"));
+    }
     let Some((address, prefix)) = text.split_once('/') else {
         return refuse(
             message,

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER};
@@ -16,6 +16,7 @@ use http::{Method, Request, Response, Uri};
 use http_body_util::{BodyExt as _, Full, Limited};
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use weir_config::{PoolProtocol, PoolTls};
+use weir_http::values::retry_after;
 use weir_tls::{ClientTls, LoadError};
 
 use crate::{lock, outgoing};
@@ -107,7 +108,7 @@ impl HttpClient for Client {
             let mut answer = client.ask(request).await.map_err(|away| Error::Other(Box::new(away)))?;
             let said = answer.headers().get(RETRY_AFTER).and_then(|said| said.to_str().ok());
             let has_said = said.is_some();
-            let wait = said.and_then(bounded_wait);
+            let wait = said.and_then(|said| bounded_wait(said, SystemTime::now()));
             if let Some(wait) = wait {
                 let wait = if is_of_order { wait.min(LONGEST_LOOK) } else { wait };
                 answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(wait.as_secs()));
@@ -129,16 +130,19 @@ impl HttpClient for Client {
     }
 }
 
-/// The wait in seconds that an authority asks for, at most [`LONGEST_WAIT`]; `None` if it is a date or
-/// malformed.
-fn bounded_wait(said: &str) -> Option<Duration> {
+/// The wait that an authority asks for, in seconds or up to a moment (RFC 9110 section 10.2.3), no longer
+/// than [`LONGEST_WAIT`]; `None` where it says nothing that could be one.
+fn bounded_wait(said: &str, now: SystemTime) -> Option<Duration> {
     let said = said.trim();
-    if said.is_empty() || !said.bytes().all(|byte| byte.is_ascii_digit()) {
+    if said.is_empty() {
         return None;
     }
-    // Digits that overflow mean a long wait.
-    let seconds = said.parse().unwrap_or(u64::MAX);
-    Some(Duration::from_secs(seconds).min(LONGEST_WAIT))
+    // What is no number for being too long is a long wait.
+    if said.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Some(Duration::from_secs(said.parse().unwrap_or(u64::MAX)).min(LONGEST_WAIT));
+    }
+    let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    retry_after::parse(said.as_bytes(), now.as_secs()).map(|wait| wait.min(LONGEST_WAIT))
 }
 
 /// The authority did not answer, or answered that it is unavailable.
@@ -162,12 +166,18 @@ mod tests {
 
     #[test]
     fn a_wait_is_bounded_and_what_is_none_is_none() {
-        let seconds = |said: &str| bounded_wait(said).map(|wait| wait.as_secs());
+        // A minute before midnight.
+        let now = UNIX_EPOCH + Duration::from_secs(946_684_739);
+        let seconds = |said: &str| bounded_wait(said, now).map(|wait| wait.as_secs());
         assert_eq!(seconds("60"), Some(60));
-        for absurd in ["18446744073709551615", "99999999999999999999999", "90000"] {
+        assert_eq!(seconds(" Fri, 31 Dec 1999 23:59:59 GMT"), Some(60));
+        assert_eq!(seconds("Fri, 31 Dec 1999 23:00:00 GMT"), Some(0));
+        for absurd in
+            ["18446744073709551615", "99999999999999999999999", "90000", "Sun, 31 Dec 2299 23:59:59 GMT"]
+        {
             assert_eq!(seconds(absurd), Some(86_400), "{absurd}");
         }
-        for none in ["", "-1", "soon", "Fri, 31 Dec 1999 23:59:59 GMT"] {
+        for none in ["", "-1", "soon", "Fri, 31 Dec"] {
             assert_eq!(seconds(none), None, "{none}");
         }
     }

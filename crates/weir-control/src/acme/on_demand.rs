@@ -166,10 +166,18 @@ async fn serve(server: Arc<Server>, hasten: Arc<Notify>) {
 }
 
 impl Server {
-    /// Obtains the certificate for one name: from the store, otherwise by an order, if the service does not
-    /// object.
-    async fn get(self: Arc<Server>, begun: Begun) {
-        // If it is unknown whether the store has it, nothing is ordered.
+    /// Gets the certificate for one name, and tries again where it failed of what an operator may have mended
+    /// meanwhile.
+    async fn get(self: Arc<Server>, mut begun: Begun) {
+        self.try_to_get(&begun).await;
+        while begun.begins_again() {
+            self.try_to_get(&begun).await;
+        }
+    }
+
+    /// From the store, or else by an order, if the service has nothing against it.
+    async fn try_to_get(&self, begun: &Begun) {
+        // Where nobody knows whether it is there, nothing is ordered.
         let Ok(stored) = self.stored(begun.name()).await else { return };
         let is_stored = stored.is_some();
         if let Some(stored) = stored {
@@ -182,8 +190,8 @@ impl Server {
             tracing::debug!(name = begun.name(), ?reason, "no certificate on demand now");
             return;
         }
-        if let Some(reason) = self.refusal(&begun).await {
-            // Logged only at debug level: clients choose the names.
+        if let Some(reason) = self.refusal(begun).await {
+            // Not in the log of every day: clients choose the names.
             tracing::debug!(name = begun.name(), reason, "no certificate on demand");
             return;
         }
@@ -194,7 +202,7 @@ impl Server {
             begun.serve(stored, NameResult::Stored);
             return;
         }
-        self.order(&begun, is_stored).await;
+        self.order(begun, is_stored).await;
     }
 
     /// Why no certificate is ordered for the name; `None` if one is.
@@ -280,7 +288,9 @@ impl Server {
         };
         let pause = keeper.attempt().await;
         let standing = lock(&keeper.shared.standing).clone();
-        self.on_demand.note_authority(pause.filter(|_| standing.is_unreachable));
+        if pause.is_none() || !begun.is_overtaken() {
+            self.on_demand.note_authority(pause.filter(|_| standing.is_unreachable));
+        }
         if let Some(pause) = pause {
             // Nothing was tried, so this does not lengthen the next wait.
             let result = if standing.is_held { NameResult::Limited } else { NameResult::Failed };

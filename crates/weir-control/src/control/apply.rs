@@ -9,6 +9,7 @@ use super::{Control, Phase};
 use crate::events::What;
 use crate::lock;
 use crate::reload::{Outcome, ReloadError, ReloadVerdict, Reread, Source};
+use crate::this_host;
 use crate::timestamp::Timestamp;
 
 impl Control {
@@ -67,9 +68,13 @@ impl Control {
         // The command line also prevails after a restart, so what the file says is not a change that needs
         // one.
         checked.config.runtime.workers = self.workers.or(checked.config.runtime.workers);
-        let warnings = checked.warnings.to_string();
+        let mut warnings = checked.warnings.to_string();
         for warning in &checked.warnings.problems {
             tracing::warn!("{warning}");
+        }
+        for doubt in this_host::short_of_ports(&checked.config) {
+            tracing::warn!("{doubt}");
+            warnings.push_str(&format!("warning: {doubt}\n"));
         }
         let running = self.snapshot();
         let (config, needs_restart) = weir_config::until_restart(&checked.config, &running.config);
@@ -115,7 +120,7 @@ impl Control {
             }
             Err(error) => {
                 let (log, access_logs) = (&running.config.log, &running.config.access_logs);
-                if let Err(error) = self.access_log.reconfigure(log, access_logs) {
+                if let Err(error) = self.access_log.put_back(log, access_logs) {
                     tracing::error!(%error, "the access log could not be put back to its target before");
                 }
                 Err(error)

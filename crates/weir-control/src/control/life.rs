@@ -157,7 +157,18 @@ impl Control {
         self.access_log.lost_lines()
     }
 
-    /// The access logs by name, with the numbers of missing lines by reason.
+    /// The access logs by name, and why their lines wait; `None` where they do not.
+    pub fn waiting_logs(&self) -> Vec<(String, Option<String>)> {
+        self.access_log.waiting()
+    }
+
+    /// The same for people, of those whose lines wait.
+    pub fn waiting_log_words(&self) -> Vec<String> {
+        let words = |(name, why): (String, Option<String>)| why.map(|why| format!("`{name}` waits: {why}"));
+        self.waiting_logs().into_iter().filter_map(words).collect()
+    }
+
+    /// The access logs by name, and how many lines are not in them, and why.
     pub fn missing_log_lines(&self) -> Vec<(String, [Missing; 5])> {
         self.access_log.missing()
     }

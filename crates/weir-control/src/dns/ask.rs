@@ -1,7 +1,7 @@
 //! Queries name servers: over UDP, each question with an id from the kernel's random numbers and from a port
 //! of its own; over TCP for answers that do not fit into a datagram.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
+use weir_io::system::interface_named;
 
 use super::message::{DATAGRAM_BYTES, Kind, Question, Said, Service};
 use crate::blocking;
@@ -226,13 +227,18 @@ fn servers_of(file: &Path) -> Result<Vec<SocketAddr>, String> {
     if servers.is_empty() { Err(format!("{} names no name server", file.display())) } else { Ok(servers) }
 }
 
-/// The `nameserver ADDRESS` lines, except for addresses with a scope (`fe80::1%eth0`).
+/// `nameserver ADDRESS` lines. Behind an address of one link stands its interface, by name or number
+/// (`fe80::1%eth0`, RFC 4007 section 11): where it is not here, that one is left out.
 fn servers_in(text: &str) -> Vec<SocketAddr> {
     let of_line = |line: &str| {
         let mut words = line.split_ascii_whitespace();
         (words.next()? == "nameserver").then_some(())?;
-        let address: IpAddr = words.next()?.parse().ok()?;
-        Some(SocketAddr::new(address, PORT))
+        let address = words.next()?;
+        let Some((address, link)) = address.split_once('%') else {
+            return Some(SocketAddr::new(address.parse().ok()?, PORT));
+        };
+        let index = link.parse().ok().or_else(|| Some(interface_named(link)?.get()))?;
+        Some(SocketAddrV6::new(address.parse().ok()?, PORT, 0, index).into())
     };
     text.lines().filter_map(of_line).take(MOST_SERVERS).collect()
 }
@@ -243,9 +249,13 @@ mod tests {
 
     #[test]
     fn name_servers_are_read_as_the_system_has_them() {
-        let text = "# made by hand\nsearch example\nnameserver 10.0.0.53\nnameserver fe80::1%eth0\n nameserver ::1\nnameserver 1.1.1.1\nnameserver 9.9.9.9\n";
+        let text = "# made by hand\nsearch example\nnameserver 10.0.0.53\nnameserver fe80::1%nowhere\n nameserver ::1\nnameserver 1.1.1.1\nnameserver 9.9.9.9\n";
         let servers: Vec<String> = servers_in(text).iter().map(ToString::to_string).collect();
         assert_eq!(servers, ["10.0.0.53:53", "[::1]:53", "1.1.1.1:53"]);
+        let of_links = "nameserver fe80::2%lo\nnameserver fe80::3%7\nnameserver 10.0.0.1%lo\n";
+        let lo = interface_named("lo").unwrap();
+        let servers: Vec<String> = servers_in(of_links).iter().map(ToString::to_string).collect();
+        assert_eq!(servers, [format!("[fe80::2%{lo}]:53"), "[fe80::3%7]:53".to_owned()]);
     }
 
     /// A server over UDP that sends `wrong` before its answer, or nothing but that.

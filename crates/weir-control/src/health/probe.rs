@@ -48,7 +48,7 @@ pub struct Target {
     pub send_proxy: Option<ProxyVersion>,
     /// The check to make.
     pub question: Question,
-    /// The listeners' addresses at which to probe, instead of at the backend's own.
+    /// At which addresses of listeners, which the backend has, rather than at its own alone.
     pub at_vips: Option<AskedAtVips>,
 }
 
@@ -56,7 +56,7 @@ impl Target {
     /// " at VIP 192.0.2.1:80 through the tunnel", or nothing.
     pub fn asked(&self) -> String {
         let (Some(asked), Some(at)) = (&self.at_vips, self.at.inet()) else { return String::new() };
-        let places = asked.ways.iter().map(|way| place_of(way, at.port()));
+        let places = asked.each().map(|way| place_of(way, at.port()));
         format!(" {}", places.collect::<Vec<_>>().join(" and "))
     }
 }
@@ -216,7 +216,7 @@ pub enum Failure {
     },
     /// The server itself reports, in gRPC's words, that it does not serve, or can't tell.
     NotServing(String),
-    /// A failure at a listener's address.
+    /// At a listener's address, or at its own where it is asked at both.
     AtVip {
         /// "at VIP 192.0.2.1:80 through the tunnel".
         place: String,

@@ -7,11 +7,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::probe::{Answer, Failure, Target, probe_by};
-use super::vips::{By, place_of};
+use super::vips::{AskedAtVips, By, place_of};
+use crate::kernel::VipWay;
 
-/// Probes once: at the backend's own address, or at each of the listeners' addresses, concurrently. If all of
-/// several are good, the result is the first one's answer. `other` is set to another address of the name that
-/// accepted, if one did.
+/// Probes once: at the backend's own address; or at each of those of listeners, and maybe at its own, side by
+/// side. Of several the first is the answer where all are good. `other` says afterwards which other address
+/// accepted, where one did.
 pub(super) async fn probe(
     target: &Target,
     limit: Duration,
@@ -20,17 +21,10 @@ pub(super) async fn probe(
     let Some(asked) = &target.at_vips else {
         return probe_by(target, None, limit, other).await;
     };
-    let port = target.at.inet().map_or(0, |at| at.port());
-    let one = |way| async move {
-        let mut other = None;
-        let by = By::new(way, asked, limit);
-        let result = probe_by(target, Some(by), limit, &mut other).await;
-        let place = place_of(way, port);
-        (result.map_err(|failure| Failure::AtVip { place, failure: Box::new(failure) }), other)
-    };
     let mut worst: Option<(u8, Failure)> = None;
     let mut first = None;
-    for (result, accepted) in all(asked.ways.iter().map(one).collect()).await {
+    let probes = asked.each().map(|way| probe_at(target, asked, way, limit));
+    for (result, accepted) in all(probes.collect()).await {
         *other = other.or(accepted);
         match result {
             Ok(answer) => drop(first.get_or_insert(answer)),
@@ -49,7 +43,21 @@ pub(super) async fn probe(
     }
 }
 
-/// Ranks failures: of several, the one that says most about the backend counts.
+/// Probes at one of the addresses; gives as well which other address of its name accepted.
+async fn probe_at(
+    target: &Target,
+    asked: &AskedAtVips,
+    way: Option<&VipWay>,
+    limit: Duration,
+) -> (Result<Answer, Failure>, Option<SocketAddr>) {
+    let mut other = None;
+    let by = way.map(|way| By::new(way, asked, limit));
+    let result = probe_by(target, by, limit, &mut other).await;
+    let place = place_of(way, target.at.inet().map_or(0, |at| at.port()));
+    (result.map_err(|failure| Failure::AtVip { place, failure: Box::new(failure) }), other)
+}
+
+/// Of several failures the one counts that says most of the backend.
 fn weight(failure: &Failure, target: &Target) -> u8 {
     match (failure.is_unsent(target), failure.is_late()) {
         (true, _) => 0,
@@ -79,9 +87,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::super::probe::Question;
-    use super::super::vips::AskedAtVips;
     use super::*;
-    use crate::kernel::VipWay;
+    use crate::kernel::AskedPlaces;
     use weir_config::Forward;
     use weir_io::local_end::LocalEnd;
 
@@ -97,7 +104,10 @@ mod tests {
             tls: None,
             send_proxy: None,
             question: Question::Connect,
-            at_vips: Some(AskedAtVips { ways, probes: Arc::default() }),
+            at_vips: Some(AskedAtVips {
+                places: AskedPlaces { ways, and_own: false },
+                probes: Arc::default(),
+            }),
         }
     }
 
@@ -109,7 +119,7 @@ mod tests {
             " at VIP 192.0.2.1:80 through the tunnel and at VIP [2001:db8::1]:80 by its MAC address"
         );
         let failure = Failure::TimedOut { after: Duration::from_secs(1), connected: false };
-        let place = place_of(&way("192.0.2.1", Forward::Ipip), 80);
+        let place = place_of(Some(&way("192.0.2.1", Forward::Ipip)), 80);
         let failure = Failure::AtVip { place, failure: Box::new(failure) };
         assert!(failure.is_late() && !failure.is_unanswered());
         assert_eq!(

@@ -43,8 +43,8 @@ pub(super) fn target(pool: &Pool, backend: &Backend, vip_probes: Option<&Arc<Vip
     let port = at.inet().map(|address| address.port()).filter(|_| pool.config.mysql.is_none());
     let choice = choice_at(backend, port);
     let at_vips = at.inet().zip(vip_probes).and_then(|(address, probes)| {
-        let ways = probes.ways_to(&pool.config.name, address.ip());
-        (!ways.is_empty()).then(|| AskedAtVips { ways, probes: probes.clone() })
+        let places = probes.places_of(&pool.config.name, address.ip());
+        (!places.ways.is_empty()).then(|| AskedAtVips { places, probes: probes.clone() })
     });
     Some(Target { at, choice, local_end, tls, send_proxy, question, at_vips })
 }

@@ -9,26 +9,26 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use weir_io::local_end::LocalEnd;
 
-use crate::kernel::{PassingProbe, VipProbes, VipWay};
+use crate::kernel::{AskedPlaces, PassingProbe, VipProbes, VipWay};
 
-/// The addresses at which a backend is probed, instead of its own.
+/// At which addresses a backend is asked, rather than at its own alone.
 #[derive(Clone)]
 pub struct AskedAtVips {
-    /// One path for each, of the backend's address family; not empty.
-    pub ways: Vec<VipWay>,
-    /// Sends probes on those paths.
+    /// Ways of the backend's family, at least one.
+    pub places: AskedPlaces,
+    /// What has probes go those ways.
     pub probes: Arc<VipProbes>,
 }
 
 impl std::fmt::Debug for AskedAtVips {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.ways.fmt(out)
+        self.places.fmt(out)
     }
 }
 
 impl PartialEq for AskedAtVips {
     fn eq(&self, other: &AskedAtVips) -> bool {
-        self.ways == other.ways
+        self.places == other.places
     }
 }
 
@@ -36,7 +36,14 @@ impl Eq for AskedAtVips {}
 
 impl Hash for AskedAtVips {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.ways.hash(state);
+        self.places.hash(state);
+    }
+}
+
+impl AskedAtVips {
+    /// Each way, and `None` where a backend is asked at its own address as well.
+    pub fn each(&self) -> impl Iterator<Item = Option<&VipWay>> {
+        self.places.ways.iter().map(Some).chain(self.places.and_own.then_some(None))
     }
 }
 
@@ -64,7 +71,10 @@ impl<'a> By<'a> {
     }
 }
 
-/// "at VIP 192.0.2.1:80 through the tunnel".
-pub(super) fn place_of(way: &VipWay, port: u16) -> String {
-    format!("at VIP {} {way}", SocketAddr::new(way.vip, port))
+/// "at VIP 192.0.2.1:80 through the tunnel"; without a way, at its own address.
+pub(super) fn place_of(way: Option<&VipWay>, port: u16) -> String {
+    way.map_or_else(
+        || "at its own address".to_owned(),
+        |way| format!("at VIP {} {way}", SocketAddr::new(way.vip, port)),
+    )
 }

@@ -7,7 +7,7 @@ use weir_l4::host::Interface;
 
 use super::owner::Owner;
 use super::served::{
-    Absent, Unanswered, absent_of, interfaces_for, interfaces_with_addresses, is_meant, unanswered,
+    Absent, Unanswered, Unheard, absent_of, interfaces_for, interfaces_with_addresses, is_meant, unanswered,
 };
 use crate::events::What;
 
@@ -118,10 +118,20 @@ impl Owner {
             let before = self.attaching.absent.get(listener);
             for absent in names.iter().filter(|name| !before.is_some_and(|before| before.contains(name))) {
                 let interface = &absent.name;
-                if absent.is_of_other_kind {
-                    tracing::warn!(listener, interface, "is not an interface of Ethernet");
-                } else {
-                    tracing::warn!(listener, interface, "no interface of this host that is up is named so");
+                match &absent.why {
+                    Unheard::OtherKind => {
+                        tracing::warn!(listener, interface, "is not an interface of Ethernet")
+                    }
+                    Unheard::NotThere => {
+                        tracing::warn!(
+                            listener,
+                            interface,
+                            "no interface of this host that is up is named so"
+                        )
+                    }
+                    Unheard::KeepsTags | Unheard::Above { .. } => {
+                        tracing::warn!(listener, interface, "{absent}")
+                    }
                 }
             }
         }
@@ -217,8 +227,9 @@ impl Owner {
         self.attaching.routed.retain(|index| host.name_of(*index).is_some());
         let mut held: BTreeSet<String> = self.kernel.program().interfaces().map(str::to_owned).collect();
         held.extend(self.kernel.program().left_behind());
-        held.retain(|name| host.index_of(name).is_some());
-        // For interfaces of an earlier process it is unknown whether routes led through them.
+        // What comes by a port of a bond is the bond's.
+        held.retain(|name| host.named(name).is_some_and(|one| !one.is_bonded));
+        // Of an earlier process nobody knows which routes led out by it.
         let was_routed = |one: &&Interface| !one.is_up || self.attaching.routed.contains(&one.index);
         let was_routed = host.interfaces.iter().filter(was_routed).map(|one| one.name.clone()).collect();
         let mut found = BTreeSet::new();
@@ -231,7 +242,9 @@ impl Owner {
             if listener.interfaces.is_empty() {
                 found.extend(held.intersection(&was_routed).cloned());
             } else {
-                found.extend(held.iter().filter(|name| is_meant(listener, name)).cloned());
+                let is_meant =
+                    |name: &&String| host.named(name).is_some_and(|one| is_meant(listener, one, host));
+                found.extend(held.iter().filter(is_meant).cloned());
             }
         }
         let in_kernel = snapshot.listeners.iter().filter(|one| placements.is_in_kernel(&one.config.name));

@@ -1,10 +1,10 @@
 //! Listeners that move from one plane to the other, and what the plane that they leave still does for them.
 //!
-//! A listener that leaves the kernel plane takes only packets of its existing flows there; its number, its
-//! backends and the interfaces stay until the last flow has ended. The maps record which listeners these are,
-//! so that another process can continue. The same holds for the backends of a pool that a listener had before
-//! it got another pool. A listener that comes from the proxy plane has connections in sockets of this host,
-//! and the program looks for those sockets until there are none.
+//! A listener that leaves the kernel plane takes no packet there but those of its flows; its number, its
+//! backends and the interfaces stay until the last flow has ended. The maps say who that is, so that another
+//! process goes on with it. The same holds for backends of a pool that a listener had before another one, and
+//! of those that a pool has no more. A listener that comes from the proxy plane has connections in sockets of
+//! this host, which the program asks for until there are none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -52,7 +52,7 @@ struct Replaced {
 pub(super) struct Moves {
     /// Oldest first.
     replaced: Vec<Replaced>,
-    /// Backends that operators have removed from pools which still exist. Oldest first.
+    /// Those that operators or reloads have taken out of pools which are still there. Oldest first.
     removed: Vec<Replaced>,
     /// Listeners that leave the kernel, by number.
     leaving: BTreeMap<u32, Departure>,
@@ -159,11 +159,31 @@ impl Moves {
             let addresses = pool.backends.iter().filter(is_removed).filter_map(|one| one.resolved.address());
             gone.extend(addresses.map(|at| name_of_backend(name, &Endpoint::new(at, 0))));
         }
-        let backends: BTreeSet<u32> = kernel
-            .live_backends()
-            .filter(|(_, name, _)| gone.contains(name))
-            .map(|(number, ..)| number)
-            .collect();
+        let removed = kernel.live_backends().filter(|(_, name, _)| gone.contains(name));
+        self.keep_removed(removed.map(|(number, ..)| number).collect());
+    }
+
+    /// Notes backends that a file has no more whose pool it still has, be they of this process or of another.
+    /// What runs there goes on as well. Those that it has again are as ever.
+    pub(super) fn note_left_out(&mut self, now: &Snapshot, kernel: &Kernel) {
+        let of = |pool: &std::sync::Arc<weir_state::Pool>| -> Vec<u64> {
+            let addresses = pool.backends.iter().filter_map(|one| one.resolved.address());
+            addresses.map(|at| name_of_backend(&pool.config.name, &Endpoint::new(at, 0))).collect()
+        };
+        let named: BTreeSet<u64> = now.pools.iter().flat_map(of).collect();
+        let (there, others): (Vec<_>, Vec<_>) =
+            kernel.live_backends().partition(|(_, name, _)| named.contains(name));
+        let there: BTreeSet<u32> = there.into_iter().map(|(number, ..)| number).collect();
+        self.removed.iter_mut().for_each(|one| one.backends.retain(|number| !there.contains(number)));
+        let is_noted = |number| self.removed.iter().any(|one| one.backends.contains(&number));
+        let is_removed = |(number, of, at): &(u32, u64, Endpoint)| {
+            !is_noted(*number) && now.pools.iter().any(|pool| name_of_backend(&pool.config.name, at) == *of)
+        };
+        let removed = others.into_iter().filter(is_removed).map(|(number, ..)| number).collect();
+        self.keep_removed(removed);
+    }
+
+    fn keep_removed(&mut self, backends: BTreeSet<u32>) {
         if !backends.is_empty() {
             self.removed.push(Replaced { since: Instant::now(), backends });
         }
@@ -207,7 +227,7 @@ impl Moves {
             return Kept::default();
         }
         let is_in = |list: &[Replaced], number| list.iter().any(|one| one.backends.contains(&number));
-        // A backend that a reload removes from a pool which still exists loses its flows, as always.
+        // Who was taken out of a pool which is still there has a time of its own.
         let was_removed = |name, at| {
             let is_wanted = |pool: &str| wanted.pools.iter().any(|one| one.name == pool);
             let pools = snapshot.pools.iter().map(|pool| pool.config.name.as_str());

@@ -43,10 +43,10 @@ use crate::blocking::blocking;
 use crate::events::Bus;
 use crate::lock;
 use owner::{Order, OwnDirectory, Owner};
-pub use served::{Absent, Unanswered, look_at_interfaces};
+pub use served::{Absent, Unanswered, Unheard, look_at_interfaces};
 use views::Views;
 pub use views::{Explanation, FlowFilter, FlowRow, Flows};
-pub use vip_probes::{NotAsked, VipProbes, VipWay};
+pub use vip_probes::{AskedPlaces, NotAsked, VipProbes, VipWay};
 pub use weir_l4::probes::PassingProbe;
 
 /// The state of the kernel plane at its last look.

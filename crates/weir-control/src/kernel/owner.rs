@@ -180,8 +180,11 @@ impl Owner {
             for order in self.handle.take_orders() {
                 match order {
                     Order::Serve { snapshot, placements, is_of_one_pool, done } => {
-                        if is_of_one_pool && let Some((before, _)) = &self.serving {
-                            self.moves.note_removed(before, &snapshot, &self.kernel);
+                        match &self.serving {
+                            Some((before, _)) if is_of_one_pool => {
+                                self.moves.note_removed(before, &snapshot, &self.kernel);
+                            }
+                            _ => self.moves.note_left_out(&snapshot, &self.kernel),
                         }
                         let _ = done.send(self.serve(snapshot, placements));
                     }

@@ -6,27 +6,60 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use weir_config::{Bind, Config, Forward, InterfacePattern, Listener, Plane};
-use weir_l4::host::Host;
+use weir_l4::host::{Host, Interface};
 
-/// A name or pattern in a listener's `interface` for which packets can't be taken. `Display` says why.
+/// An interface by which a listener's clients are not heard. Shown, it says why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absent {
-    /// As configured for the listener.
+    /// Its name, or the name or pattern of the listener's `interface`.
     pub name: String,
-    /// The interface exists, but its frames have no Ethernet headers.
-    pub is_of_other_kind: bool,
+    /// What is the matter with it.
+    pub why: Unheard,
+}
+
+/// Why clients are not heard that come by an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unheard {
+    /// None that is up is named so.
+    NotThere,
+    /// Its frames have no headers of Ethernet.
+    OtherKind,
+    /// It is a VLAN that leaves its tag in frames.
+    KeepsTags,
+    /// The listener does not name it, though it has this address of the listener's and is on top of one that
+    /// is named, to which its frames do not belong.
+    Above {
+        /// The address.
+        address: IpAddr,
+        /// Name of the interface below.
+        below: String,
+    },
+}
+
+impl Unheard {
+    /// Whether a listener that may choose its plane is better served by the proxy.
+    fn is_obstacle(&self) -> bool {
+        matches!(self, Unheard::OtherKind | Unheard::KeepsTags)
+    }
 }
 
 impl fmt::Display for Absent {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = &self.name;
-        if self.is_of_other_kind {
-            write!(
+        match &self.why {
+            Unheard::NotThere => write!(out, "no interface of this host that is up is named {name}"),
+            Unheard::OtherKind => write!(
                 out,
                 "{name} is not an interface of Ethernet, and the kernel plane takes packets at no other"
-            )
-        } else {
-            write!(out, "no interface of this host that is up is named {name}")
+            ),
+            Unheard::KeepsTags => write!(
+                out,
+                "{name} leaves the tag of its VLAN in frames, which the kernel plane does not read: `ip link set {name} type vlan reorder_hdr on`"
+            ),
+            Unheard::Above { address, below } => write!(
+                out,
+                "{address} is on {name}, whose frames are not those of {below}: name {name} in `interface` as well, or clients that come by it are left to this host"
+            ),
         }
     }
 }
@@ -83,7 +116,7 @@ pub(super) fn interfaces_for<'l>(
             found.extend(host.routed_interfaces());
             found.extend(interfaces_with_addresses(listener, host));
         } else {
-            found.extend(host.interfaces_that(|name| is_meant(listener, name)));
+            found.extend(host.interfaces_that(|one| is_meant(listener, one, host)));
         }
     }
     found
@@ -92,14 +125,16 @@ pub(super) fn interfaces_for<'l>(
 /// Interfaces that have an address of a listener. Routes in the main table need not lead through them, as
 /// with the interfaces that keepalived makes for the MAC addresses of VRRP.
 pub(super) fn interfaces_with_addresses(listener: &Listener, host: &Host) -> BTreeSet<String> {
-    let addresses: Vec<IpAddr> =
-        listener.bind.iter().filter_map(Bind::inet).map(|bind| bind.first.ip().to_canonical()).collect();
+    let addresses = addresses_of(listener);
     host.interfaces_with(|address| addresses.contains(&address))
 }
 
-/// Whether a listener's `interface` matches this name.
-pub(super) fn is_meant(listener: &Listener, name: &str) -> bool {
-    listener.interfaces.iter().any(|pattern| pattern.matches(name))
+/// Whether a listener's `interface` means this one: by its name; a bond by that of one of its ports. A port
+/// is not taken by itself: the bond knows which of its ports may bring a frame, and drops what others bring.
+pub(super) fn is_meant(listener: &Listener, one: &Interface, host: &Host) -> bool {
+    let is_named = |one: &Interface| listener.interfaces.iter().any(|pattern| pattern.matches(&one.name));
+    let is_port = |port: &&Interface| port.is_bonded && port.port_of == one.index;
+    !one.is_bonded && (is_named(one) || host.interfaces.iter().filter(is_port).any(is_named))
 }
 
 /// Indexes of the interfaces that a listener names; `None` if it names none.
@@ -107,31 +142,69 @@ pub(super) fn meant_by(listener: &Listener, host: &Host) -> Option<BTreeSet<u32>
     if listener.interfaces.is_empty() {
         return None;
     }
-    let meant = host.interfaces.iter().filter(|one| is_meant(listener, &one.name));
+    let meant = host.interfaces.iter().filter(|one| is_meant(listener, one, host));
     Some(meant.map(|one| one.index).collect())
 }
 
-/// What a listener names for which there is no interface where packets can be taken: names, and also its
-/// patterns if it has no usable interface at all.
+/// Interfaces by which a listener's clients are not heard: those that it names and at which no packets can be
+/// taken, of its patterns those where there is nothing else; and those with its addresses that it should
+/// name. Where it names none, VLANs that would be taken if they did not leave their tags in frames.
 pub(super) fn absent_of(listener: &Listener, host: &Host) -> Vec<Absent> {
-    let is_there = |is_meant: &dyn Fn(&str) -> bool| !host.interfaces_that(is_meant).is_empty();
+    if listener.interfaces.is_empty() {
+        let addresses = addresses_of(listener);
+        let leads = |index| host.routes.iter().any(|route| route.interface == index);
+        let holds =
+            |index| host.holders.iter().any(|(at, one)| *one == index && addresses.contains(&(*at).into()));
+        let unread = host.interfaces.iter().filter(|one| one.keeps_tags && one.is_up);
+        let unread = unread.filter(|one| leads(one.index) || holds(one.index));
+        return unread.map(|one| Absent { name: one.name.clone(), why: Unheard::KeepsTags }).collect();
+    }
+    let is_there =
+        |is_meant: &dyn Fn(&str) -> bool| !host.interfaces_that(|one| is_meant(&one.name)).is_empty();
     let patterns = &listener.interfaces;
-    let has_any = is_there(&|name| is_meant(listener, name));
+    let has_any = is_there(&|name| patterns.iter().any(|pattern| pattern.matches(name)));
     let is_absent = |pattern: &&InterfacePattern| {
         (pattern.is_name() || !has_any) && !is_there(&|name| pattern.matches(name))
     };
     let of = |pattern: &InterfacePattern| Absent {
         name: pattern.to_string(),
-        is_of_other_kind: host.has_of_other_kind(|name| pattern.matches(name)),
+        why: match host.of_other_kind(|name| pattern.matches(name)) {
+            Some(other) if other.keeps_tags => Unheard::KeepsTags,
+            Some(_) => Unheard::OtherKind,
+            None => Unheard::NotThere,
+        },
     };
-    patterns.iter().filter(is_absent).map(of).collect()
+    patterns.iter().filter(is_absent).map(of).chain(above_named(listener, host)).collect()
 }
 
-/// Why the proxy plane serves a listener that allows either plane better here: it names an interface that
-/// exists but is not Ethernet.
+/// Interfaces with addresses of a listener's that it does not name, on top of some that it names: a VLAN, or
+/// what keepalived makes for the MAC address of VRRP.
+fn above_named(listener: &Listener, host: &Host) -> Vec<Absent> {
+    let is_meant = |one: &&Interface| is_meant(listener, one, host);
+    let mut found = Vec::new();
+    for address in addresses_of(listener) {
+        let holders = host.holders.iter().filter(|(held, _)| IpAddr::from(*held) == address);
+        let holders = holders.filter_map(|(_, index)| host.interfaces.iter().find(|one| one.index == *index));
+        for one in holders.filter(|one| one.is_up && one.is_ethernet && !is_meant(one)) {
+            if let Some(below) = host.below(one).find(is_meant) {
+                let why = Unheard::Above { address, below: below.name.clone() };
+                found.push(Absent { name: one.name.clone(), why });
+            }
+        }
+    }
+    found
+}
+
+/// Addresses that a listener's clients use.
+fn addresses_of(listener: &Listener) -> BTreeSet<IpAddr> {
+    listener.bind.iter().filter_map(Bind::inet).map(|bind| bind.first.ip().to_canonical()).collect()
+}
+
+/// Why a listener that may choose its plane is better served by the proxy here: it names an interface that is
+/// there, and whose frames are not read.
 pub(super) fn obstacle_of_host(listener: &Listener, host: &Host) -> Option<String> {
-    let absent = absent_of(listener, host);
-    absent.iter().find(|absent| absent.is_of_other_kind).map(ToString::to_string)
+    let absent = if listener.interfaces.is_empty() { Vec::new() } else { absent_of(listener, host) };
+    absent.iter().find(|absent| absent.why.is_obstacle()).map(ToString::to_string)
 }
 
 /// A backend to which a route leads through an interface where no packets are taken: its answers bypass the
@@ -183,7 +256,7 @@ pub(super) fn unanswered(
 
 #[cfg(test)]
 mod tests {
-    use weir_l4::host::{Interface, Route};
+    use weir_l4::host::Route;
 
     use super::*;
 
@@ -194,8 +267,11 @@ mod tests {
             mac: [0; 6],
             is_up: true,
             is_ethernet,
+            keeps_tags: false,
             leads_to_namespace: false,
             port_of,
+            is_bonded: false,
+            above: 0,
         };
         let all = [
             (1, "wan", true, 0),
@@ -253,5 +329,57 @@ mod tests {
         assert_eq!(said("interface = ['t1']"), ["no interface of this host that is up is named t1"]);
         assert_eq!(obstacle_of_host(&listener("interface = ['t0']"), &host).as_deref(), Some(other));
         assert_eq!(obstacle_of_host(&listener("interface = ['t1']"), &host), None, "it may come");
+    }
+
+    /// A bond of two ports with a VLAN on it, which has the listener's address.
+    fn host_with_bond() -> Host {
+        let mut host = host();
+        let first = host.interfaces[0].clone();
+        let of = |index: u32, name: &str| Interface { index, name: name.to_owned(), ..first.clone() };
+        host.interfaces.extend([
+            of(11, "bond0"),
+            Interface { port_of: 11, is_bonded: true, ..of(12, "eth0") },
+            Interface { port_of: 11, is_bonded: true, ..of(13, "eth1") },
+            Interface { above: 11, ..of(14, "bond0.100") },
+        ]);
+        let address: IpAddr = "192.0.2.1".parse().unwrap();
+        host.holders.insert((address.into(), 14));
+        host
+    }
+
+    #[test]
+    fn ports_of_a_bond_stand_for_the_bond() {
+        let host = host_with_bond();
+        for (named, meant) in [("eth0", "bond0"), ("eth*", "bond0"), ("bond0", "bond0"), ("port", "port")] {
+            let listener = listener(&format!("interface = ['{named}']"));
+            let found = interfaces_for([&listener].into_iter(), &host);
+            assert_eq!(found, BTreeSet::from([meant.to_owned()]), "{named}");
+            let index = host.index_of(meant).unwrap();
+            assert_eq!(meant_by(&listener, &host), Some(BTreeSet::from([index])), "{named}");
+        }
+        let said = absent_of(&listener("interface = ['eth0', 'bond0.100']"), &host);
+        assert!(said.is_empty(), "{said:?}");
+    }
+
+    #[test]
+    fn an_address_on_a_vlan_of_a_named_interface_is_told_of() {
+        let mut host = host_with_bond();
+        let said = |host: &Host, lines: &str| -> Vec<String> {
+            absent_of(&listener(lines), host).iter().map(ToString::to_string).collect()
+        };
+        let why = "192.0.2.1 is on bond0.100, whose frames are not those of bond0: name bond0.100 in `interface` as well, or clients that come by it are left to this host";
+        assert_eq!(said(&host, "interface = ['bond0']"), [why]);
+        assert_eq!(said(&host, "interface = ['eth0']"), [why]);
+        // Clients may well come by another one.
+        for lines in ["interface = ['bond*']", "interface = ['wan']", ""] {
+            assert_eq!(said(&host, lines), [""; 0], "{lines}");
+        }
+        let vlan = host.interfaces.last_mut().unwrap();
+        (vlan.keeps_tags, vlan.is_ethernet) = (true, false);
+        let tags = "bond0.100 leaves the tag of its VLAN in frames, which the kernel plane does not read: `ip link set bond0.100 type vlan reorder_hdr on`";
+        assert_eq!(said(&host, "interface = ['bond0.100']"), [tags]);
+        assert_eq!(said(&host, ""), [tags], "it has the address");
+        assert_eq!(obstacle_of_host(&listener(""), &host), None);
+        assert_eq!(obstacle_of_host(&listener("interface = ['bond0.100']"), &host).as_deref(), Some(tags));
     }
 }

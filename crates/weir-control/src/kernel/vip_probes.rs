@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use rustix::io::Errno;
 use tokio::net::TcpStream;
-use weir_config::{Bind, Config, Forward};
+use weir_config::{Bind, Config, Forward, Listener};
 use weir_io::local_end::{LocalEnd, connect, open_alone};
 use weir_l4::host::Host;
 use weir_l4::probes::{PassingProbe, ProbePassage, ProbePassages, ProbeProgram};
@@ -59,7 +60,16 @@ impl fmt::Display for VipWay {
     }
 }
 
-/// No probe was made, for a reason that is not the backend's fault.
+/// At which addresses backends of a pool are asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct AskedPlaces {
+    /// At those of listeners: none where they are asked at their own alone.
+    pub ways: Vec<VipWay>,
+    /// At their own as well: a listener that is no such one uses the pool, too.
+    pub and_own: bool,
+}
+
+/// Nothing was asked, for a reason that is not the backend's.
 #[derive(Debug)]
 pub struct NotAsked(String);
 
@@ -89,8 +99,8 @@ pub struct VipProbes {
     program: Mutex<Option<ProbeProgram>>,
     passages: ArcSwap<Option<Arc<ProbePassages>>>,
     /// By pool.
-    ways: ArcSwap<BTreeMap<String, Vec<VipWay>>>,
-    /// A probe's packets were not rewritten: an interface does not run the program.
+    asked: ArcSwap<BTreeMap<String, AskedPlaces>>,
+    /// A probe has left unchanged: an interface does not run the program.
     is_missed: AtomicBool,
     /// When it was last attached again for that reason.
     attached_anew: Mutex<Option<Instant>>,
@@ -117,7 +127,13 @@ impl VipProbes {
 
     /// Probes backends on the paths of this snapshot from now on.
     pub(super) fn serve(&self, snapshot: &Snapshot, placements: &Placements) {
-        self.ways.store(Arc::new(ways(snapshot, placements)));
+        let ways = ways(snapshot, placements);
+        let others = if ways.is_empty() { BTreeSet::new() } else { used_otherwise(snapshot, placements) };
+        let of = |(pool, ways): (String, Vec<VipWay>)| {
+            let and_own = others.contains(&pool);
+            (pool, AskedPlaces { ways, and_own })
+        };
+        self.asked.store(Arc::new(ways.into_iter().map(of).collect()));
     }
 
     /// Removes the program.
@@ -134,12 +150,12 @@ impl VipProbes {
         }
     }
 
-    /// The paths to a backend of a pool at this address; empty if it is probed at its own address.
-    pub fn ways_to(&self, pool: &str, address: IpAddr) -> Vec<VipWay> {
+    /// Where a backend of a pool is asked whose own address this is.
+    pub fn places_of(&self, pool: &str, address: IpAddr) -> AskedPlaces {
         let is_ipv4 = address.to_canonical().is_ipv4();
-        let ways = self.ways.load();
-        let of_pool = ways.get(pool).into_iter().flatten();
-        of_pool.filter(|way| way.vip.is_ipv4() == is_ipv4).cloned().collect()
+        let mut asked = self.asked.load().get(pool).cloned().unwrap_or_default();
+        asked.ways.retain(|way| way.vip.is_ipv4() == is_ipv4);
+        asked
     }
 
     /// Connects to `to` on a path, with the same port, from where a pool's connections leave; ends within
@@ -184,7 +200,7 @@ impl VipProbes {
         match connect(socket, to).await {
             Ok(stream) if passing.has_left() => Ok((stream, passing)),
             Err(error) if passing.has_left() || error.kind() != io::ErrorKind::ConnectionRefused => {
-                Err(error)
+                Err(named(error, is_wrapped))
             }
             // The answer came from the backend's own address.
             Ok(_) | Err(_) => {
@@ -198,7 +214,19 @@ impl VipProbes {
     }
 }
 
-/// The paths of all pools whose backends are probed at a listener's address.
+/// Says what is meant where a backend's kernel has answered an outer packet, by ICMP, that it knows no such
+/// protocol (RFC 792; RFC 4443 §3.4).
+fn named(error: io::Error, is_wrapped: bool) -> io::Error {
+    let unknown = [Errno::NOPROTOOPT, Errno::PROTO].map(Errno::raw_os_error);
+    match error.raw_os_error() {
+        Some(number) if is_wrapped && unknown.contains(&number) => {
+            io::Error::new(error.kind(), "nothing there takes outer headers off")
+        }
+        _ => error,
+    }
+}
+
+/// The ways of all pools whose backends are asked at a listener's address.
 fn ways(snapshot: &Snapshot, placements: &Placements) -> BTreeMap<String, Vec<VipWay>> {
     let mut found: BTreeMap<String, Vec<VipWay>> = BTreeMap::new();
     for listener in snapshot.listeners.iter().map(|one| &*one.config) {
@@ -218,6 +246,14 @@ fn ways(snapshot: &Snapshot, placements: &Placements) -> BTreeMap<String, Vec<Vi
         of_pool.dedup();
     }
     found
+}
+
+/// Pools that a listener uses whose clients reach backends at their own addresses.
+fn used_otherwise(snapshot: &Snapshot, placements: &Placements) -> BTreeSet<String> {
+    let is_answered_past = |listener: &Listener| {
+        placements.is_in_kernel(&listener.name) && matches!(listener.forward, Forward::Dsr | Forward::Ipip)
+    };
+    snapshot.config.pools_used_by(|listener| !is_answered_past(listener))
 }
 
 impl Owner {

@@ -29,6 +29,8 @@ pub struct Config {
     pub trailers: SectionLimits,
     /// Whether extended CONNECT is announced (RFC 9220).
     pub connect_protocol: bool,
+    /// Whether the peer is a server, of which requests are asked.
+    pub of_server: bool,
 }
 
 /// Upper limits of a connection, whatever is configured.
@@ -50,6 +52,7 @@ impl Config {
             },
             trailers: SectionLimits { bytes: limits.trailer_bytes, field_count: limits.trailer_count },
             connect_protocol: true,
+            of_server: false,
         }
     }
 
@@ -57,7 +60,7 @@ impl Config {
     /// is limited by [`TrailerBuilder`](crate::TrailerBuilder), just as that of its heads.
     pub fn of_backend(limits: &Limits) -> Config {
         let config = Config::new(limits);
-        Config { trailers: config.head, connect_protocol: false, ..config }
+        Config { trailers: config.head, connect_protocol: false, of_server: true, ..config }
     }
 }
 
@@ -241,6 +244,10 @@ impl Connection {
     /// # Errors
     /// The peer does not accept bytes of our QPACK decoder stream.
     pub fn abandon(&mut self, stream_id: u64) -> Result<(), Fault> {
+        if self.config.of_server {
+            // What a server has inserted for an answer was for its section, though nobody reads that.
+            self.decoder.excuse_section();
+        }
         self.decoder.cancel(stream_id)
     }
 
@@ -329,6 +336,13 @@ impl Connection {
             input = input.get(taken..).unwrap_or_default();
             match event {
                 Some(ControlEvent::Settings(settings)) => self.events.push_back(Event::Settings(settings)),
+                //= https://www.rfc-editor.org/rfc/rfc9114#section-7.2.6
+                //# A client that receives a
+                //# GOAWAY frame containing a stream ID of any other type MUST treat this
+                //# as a connection error of type H3_ID_ERROR.
+                Some(ControlEvent::GoAway(id)) if self.config.of_server && !id.is_multiple_of(4) => {
+                    return Err(Fault::GoAwayStream);
+                }
                 Some(ControlEvent::GoAway(id)) => {
                     // Only the last of them matters.
                     self.events.retain(|event| !matches!(event, Event::GoAway(_)));

@@ -149,6 +149,7 @@ faults! {
     CriticalStreamClosed Connection ClosedCriticalStream "h3_critical_stream_closed" "found the end of the control stream or of a QPACK stream, expected it to last as long as the connection (RFC 9114 §6.2.1)";
     TooManyStreams Connection ExcessiveLoad "h3_too_many_streams" "found more unidirectional streams than the limit, expected fewer (RFC 9114 §10.5)";
     GoAwayId Connection IdError "h3_goaway_id" "found an id in GOAWAY that is larger than before, expected no larger one (RFC 9114 §5.2)";
+    GoAwayStream Connection IdError "h3_goaway_stream" "found a server's GOAWAY that names no request's stream, expected one (RFC 9114 §7.2.6)";
     PushIdReduced Connection IdError "h3_push_id_reduced" "found MAX_PUSH_ID below an earlier one, expected it to grow (RFC 9114 §7.2.7)";
     PushIdUnknown Connection IdError "h3_push_id_unknown" "found CANCEL_PUSH of a push that was never promised, expected a known id (RFC 9114 §7.2.3)";
     AcknowledgementsUnread Connection ExcessiveLoad "h3_acknowledgements_unread" "found a peer that takes no more of the QPACK decoder stream, expected flow control credit for it (RFC 9204 §4.4)";

@@ -111,6 +111,25 @@ fn insertions_that_serve_requests_are_never_a_flood() {
     }
 }
 
+/// Who gives up its requests decides for a server how many of its sections are read.
+#[test]
+fn what_a_server_inserts_for_answers_that_nobody_reads_is_no_flood_and_what_a_client_does_is() {
+    let limits = Limits::default();
+    for (config, most) in [(h3::Config::of_backend(&limits), None), (h3::Config::new(&limits), Some(200))] {
+        let mut connection = Connection::new(&config, 7);
+        connection.receive(2, &uni(0x02, &hex("3fe11f"))).unwrap();
+        let flood = (0..2000_u64).find(|number| {
+            let inserted = connection.receive(2, &[&hex("c0 7f e9 06")[..], &[b'v'; 1000]].concat());
+            connection.abandon(4 * number).unwrap();
+            let said = connection.pending(OwnStream::QpackDecoder).len();
+            connection.sent(OwnStream::QpackDecoder, said);
+            inserted.is_err()
+        });
+        assert_eq!(flood.is_some(), most.is_some(), "{flood:?}");
+        assert!(flood <= most, "{flood:?}");
+    }
+}
+
 #[test]
 fn c4_streams_beyond_the_promised_number_of_blocked_ones_end_the_connection() {
     let mut peer = Peer::new();

@@ -116,3 +116,13 @@ fn of_several_goaways_the_last_is_told() {
     peer.sends(2, &frames).unwrap();
     assert_eq!(peer.events(), [Event::GoAway(5)]);
 }
+
+#[test]
+fn a_servers_goaway_names_a_stream_of_a_request() {
+    let backend = || Peer::silent(&h3::Config::of_backend(&Limits::default()));
+    let goaway = |id: u8| uni(0x00, &[settings_frame(), frame(0x7, &[id])].concat());
+    for id in 0..16 {
+        let expected = if id % 4 == 0 { Ok(PeerStream::Read) } else { Err(Fault::GoAwayStream) };
+        assert_eq!(backend().sends(3, &goaway(id)), expected, "{id}");
+    }
+}

@@ -8,7 +8,7 @@ use weir_l4::bpf::{TestPacket, test_run};
 use weir_l4::layout::Forward;
 use weir_l4::probes::{PassingProbe, ProbePassage, ProbeProgram};
 
-use crate::frames::{ACK, IP4_IN_IP, IP6_IN_IP, Ip, Packet, Sum};
+use crate::frames::{ACK, IP4_IN_IP, IP6_IN_IP, IcmpError, Ip, Packet, Sum};
 use crate::kinds::{Kind, TCP4, TCP6, UDP4};
 use crate::namespace::{BACKENDS, Namespace};
 
@@ -197,5 +197,107 @@ fn a_probe_that_has_ended_is_left_alone() {
         drop(host.asks(FOR_EVER));
         host.leaves(true, &sent(kind));
         host.leaves(false, &answered(kind));
+    }
+}
+
+/// What is quoted of a probe's packet on its way, within the outer one where there is one; and what its
+/// socket has sent, as it would be quoted.
+fn quotes(kind: Kind) -> (Vec<u8>, Packet) {
+    let inner = sent(kind).translated(here(kind), vip(kind)).bytes();
+    let mut own = sent(kind);
+    own.ip.hop_limit -= 1;
+    let quote = match kind.forward {
+        Forward::Ipip => {
+            let protocol = if kind.is_ip4 { IP4_IN_IP } else { IP6_IN_IP };
+            Ip::new(outer_source(kind), kind.backend(0).ip()).around(protocol, &inner)
+        }
+        _ => inner,
+    };
+    (quote, own)
+}
+
+/// An error of a host behind the backends' interface, for whom has sent what it quotes.
+fn error(kind: Kind, from: IpAddr, [number, code]: [u8; 2], quote: &[u8]) -> IcmpError {
+    let to = if kind.forward == Forward::Ipip { outer_source(kind) } else { here(kind).ip() };
+    IcmpError::new(from, to, number, code).about(quote)
+}
+
+const fn unreachable(kind: Kind) -> [[u8; 2]; 4] {
+    if kind.is_ip4 { [[3, 1], [3, 2], [3, 3], [11, 0]] } else { [[1, 3], [4, 1], [1, 4], [3, 0]] }
+}
+
+/// It was about a connection that this host does not have, and the probe waited for its timeout.
+#[test]
+fn an_error_about_a_probe_becomes_one_about_what_its_socket_has_sent() {
+    for kind in kinds() {
+        let mut host = ProbingHost::of(kind);
+        let _probe = host.asks(FOR_EVER);
+        let carrier = answered(kind);
+        let (quote, own) = quotes(kind);
+        let own = own.bytes();
+        for number in unreachable(kind) {
+            for from in [kind.backend(0).ip(), kind.host(2, 9).ip()] {
+                // All of it, without the last bytes of its payload, and as little as some routers quote.
+                for left in [own.len(), own.len() - 7, own.len() - 101 - 12] {
+                    let quote = &quote[..quote.len() - (own.len() - left)];
+                    let error = error(kind, from, number, quote);
+                    let expected = error.translated(from, here(kind).ip(), &own[..left]);
+                    let became = host.makes(false, &carrier.framed(&error.bytes()));
+                    assert_eq!(
+                        became,
+                        (LEFT, carrier.framed(&expected.bytes())),
+                        "{kind:?} {number:?} {left}"
+                    );
+                }
+            }
+        }
+        // What was damaged stays damaged.
+        if !kind.is_summed {
+            let mut damaged = error(kind, kind.backend(0).ip(), unreachable(kind)[0], &quote);
+            damaged.sum_error = 1;
+            let expected = damaged.translated(kind.backend(0).ip(), here(kind).ip(), &own);
+            let became = host.makes(false, &carrier.framed(&damaged.bytes()));
+            assert_eq!(became, (LEFT, carrier.framed(&expected.bytes())), "{kind:?}");
+        }
+    }
+}
+
+#[test]
+fn an_error_about_what_no_probe_has_sent_is_left_alone() {
+    for kind in kinds() {
+        let mut host = ProbingHost::of(kind);
+        let _probe = host.asks(FOR_EVER);
+        let carrier = answered(kind);
+        let (quote, _) = quotes(kind);
+        let from = kind.backend(0).ip();
+        let mut left: Vec<IcmpError> = Vec::new();
+        // What a link has room for, and what is no error.
+        let too_big = if kind.is_ip4 { [3, 4] } else { [2, 0] };
+        let echo = if kind.is_ip4 { [8, 0] } else { [128, 0] };
+        left.extend([too_big, echo].map(|number| error(kind, from, number, &quote)));
+        let unreached = unreachable(kind)[0];
+        // For another than has sent it.
+        let mut other = error(kind, from, unreached, &quote);
+        other.ip.destination = kind.host(2, 8).ip();
+        left.push(other);
+        // Too little of it.
+        left.push(error(kind, from, unreached, &quote[..quote.len() - 101 - 13]));
+        // About another connection, and another backend's outer packet.
+        let mut inner = sent(kind).translated(here(kind), vip(kind));
+        inner.source_port += 1;
+        let protocol = if kind.is_ip4 { IP4_IN_IP } else { IP6_IN_IP };
+        let around =
+            |to: IpAddr, inner: &Packet| Ip::new(outer_source(kind), to).around(protocol, &inner.bytes());
+        if kind.forward == Forward::Ipip {
+            left.push(error(kind, from, unreached, &around(from, &inner)));
+            inner.source_port -= 1;
+            left.push(error(kind, from, unreached, &around(kind.backend(1).ip(), &inner)));
+        } else {
+            left.push(error(kind, from, unreached, &inner.bytes()));
+        }
+        for error in left {
+            let frame = carrier.framed(&error.bytes());
+            assert_eq!(host.makes(false, &frame), (LEFT, frame), "{kind:?} {error:?}");
+        }
     }
 }

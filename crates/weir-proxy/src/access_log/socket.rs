@@ -1,7 +1,11 @@
 //! Sends lines to a daemon, as datagrams or over a connection.
 //!
-//! A daemon that is down, or takes nothing, holds up only its own lines: the batch is tried again, the queue
-//! behind it fills, and workers drop lines that find it full.
+//! A daemon that is away, or takes nothing, holds its lines up, and nobody else: the batch is tried again,
+//! the queue behind it fills, and workers drop what finds it full.
+//!
+//! What was written on a connection is kept until the daemon's host has acknowledged it, and sent again on
+//! the next one where it has not. What was acknowledged and not read before the daemon ended is lost, and
+//! nobody can know of it here: RFC 6587 has no answers.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
@@ -10,6 +14,7 @@ use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 use std::time::Duration;
 
 use weir_config::{Syslog, SyslogAddress};
+use weir_io::system::unsent_bytes;
 
 use super::target::{Written, wait_writable};
 
@@ -21,7 +26,10 @@ const CONNECT: Duration = Duration::from_secs(1);
 const LARGEST_DATAGRAM: usize = 60_000;
 /// If a line cut to this many bytes still does not fit, it is given up.
 const SMALLEST_CUT: usize = 400;
-/// How often the daemon's output is read before a batch is written to it (count).
+/// What the kernel may hold of lines that a daemon has not taken, and so what is kept of them, bytes; it
+/// takes twice that for what goes with them (socket(7)).
+const SEND_BUFFER: usize = 256 << 10;
+/// Reads of what a daemon says before a batch is written to it (count).
 const READS: usize = 16;
 
 /// A daemon's socket.
@@ -32,10 +40,13 @@ pub struct Socket {
     around: (Vec<u8>, &'static [u8]),
     /// A buffer for datagrams that are assembled.
     room: Vec<u8>,
-    /// On a connection: the batch that is being sent, each line after its length.
+    /// On a connection: lines that were not acknowledged yet and the batch that is being sent, each line
+    /// behind its length.
     framed: Vec<u8>,
     /// Bytes of `framed` that were written.
     done: usize,
+    /// Whether the batch is among them already, and comes again.
+    is_begun: bool,
 }
 
 enum Link {
@@ -54,6 +65,7 @@ impl Socket {
             room: Vec::new(),
             framed: Vec::new(),
             done: 0,
+            is_begun: false,
         }
     }
 
@@ -78,16 +90,35 @@ impl Socket {
         // hangs.
         let is_slow = sent.error.as_ref().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut);
         if sent.is_later && !(is_slow && matches!(self.to, SyslogAddress::Tcp(_))) {
-            self.link = None;
+            self.hang_up();
         }
         sent
     }
 
     /// Makes the next batch go to whoever listens then.
     pub fn reconnect(&mut self) {
-        if self.framed.is_empty() {
-            self.link = None;
+        // Of a connection that is ended in peace the kernel brings on what it has taken.
+        if !self.is_begun {
+            (self.link, self.done) = (None, 0);
+            self.framed.clear();
         }
+    }
+
+    /// Ends the connection. What its peer has not acknowledged is to be sent again, from the beginning of a
+    /// line on.
+    fn hang_up(&mut self) {
+        self.forget_acknowledged();
+        self.link = None;
+        self.done = 0;
+    }
+
+    fn forget_acknowledged(&mut self) {
+        // Also known after a reset: what was acknowledged until then.
+        let Some(Link::Tcp(stream)) = &self.link else { return };
+        let unsent = usize::try_from(unsent_bytes(stream)).unwrap_or(usize::MAX);
+        let end = frame_start(&self.framed, self.done.saturating_sub(unsent));
+        self.framed.drain(..end);
+        self.done -= end;
     }
 
     fn send_datagrams(&mut self, batch: &[u8]) -> Written {
@@ -168,13 +199,17 @@ impl Socket {
     }
 
     fn send_framed(&mut self, batch: &[u8]) -> Written {
-        if self.framed.is_empty() {
+        if self.link.as_ref().is_some_and(Link::was_closed) {
+            self.hang_up();
+        }
+        if !self.is_begun {
+            self.forget_acknowledged();
             frame(batch, &mut self.framed);
-            self.done = 0;
+            self.is_begun = true;
         }
         match self.write_framed() {
             Ok(()) => {
-                self.framed.clear();
+                self.is_begun = false;
                 Written::default()
             }
             Err(error) => Written { is_later: true, error: Some(error), ..Written::default() },
@@ -182,13 +217,8 @@ impl Socket {
     }
 
     fn write_framed(&mut self) -> io::Result<()> {
-        if self.link.as_ref().is_some_and(Link::was_closed) {
-            self.link = None;
-        }
         if self.link.is_none() {
             self.link = Some(connect(&self.to)?);
-            // A frame that was cut off is sent again completely.
-            self.done = frame_start(&self.framed, self.done);
         }
         while self.done < self.framed.len() {
             let Some(Link::Tcp(stream)) = &mut self.link else { return Ok(()) };
@@ -245,6 +275,7 @@ fn connect(to: &SyslogAddress) -> io::Result<Link> {
         }
         SyslogAddress::Tcp(address) => {
             let stream = TcpStream::connect_timeout(address, CONNECT)?;
+            socket2::SockRef::from(&stream).set_send_buffer_size(SEND_BUFFER)?;
             stream.set_nonblocking(true)?;
             Link::Tcp(stream)
         }

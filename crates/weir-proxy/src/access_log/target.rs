@@ -3,9 +3,9 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
@@ -18,6 +18,11 @@ use super::writer::lines_in;
 /// A target that takes nothing for this long is given up for now: a file loses the batch, so that a new
 /// target can come into force.
 const STALL: Duration = Duration::from_secs(1);
+/// A file that can't be opened anew is tried again after this long, while lines go to the old one.
+const ANEW: Duration = Duration::from_secs(1);
+
+/// What is said of a file that can't be opened.
+const SERVING_ON: &str = "an access log can't be opened: serving all the same; its lines wait in memory, 8 MiB of them at most, until it can";
 
 /// Where lines go.
 pub enum Target {
@@ -38,63 +43,81 @@ pub struct Written {
     pub is_later: bool,
     /// The error, if there was one.
     pub error: Option<io::Error>,
+    /// Why the rest is for later, for people.
+    pub waits_for: Option<String>,
+}
+
+/// What becomes of a log whose file can't be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unopened {
+    /// There is no log: whoever reloads has one that works.
+    Refused,
+    /// Lines wait for it: nobody would be served otherwise.
+    Awaited,
 }
 
 /// A file, or standard output or error.
 pub struct LogFile {
-    file: File,
-    /// For reopening it; `None` for standard output and error.
+    /// `None` until it could be opened.
+    file: Option<File>,
+    /// Why it could not be opened when that was tried last; `None` once it could.
+    unopened: Option<String>,
+    /// For opening it anew; `None` for standard output and error.
     path: Option<PathBuf>,
     /// Whether a line was cut off by an error: the next one must not be appended to it.
     is_torn: bool,
+    /// When it could not be opened anew: what is open may be a file that was moved away.
+    stale_since: Option<Instant>,
 }
 
 impl Target {
     /// Opens it; `None` for nowhere. A socket is only connected when there is something to send.
     ///
     /// # Errors
-    /// The file can't be opened for appending.
-    pub fn open(target: &AccessTarget, syslog: &Syslog) -> io::Result<Option<Target>> {
-        let file = |file, path: Option<PathBuf>| {
-            let is_torn = path.as_deref().is_some_and(ends_in_a_line_cut_off);
-            Some(Target::File(LogFile { file, path, is_torn }))
-        };
+    /// The file can't be opened for appending, and is not to be awaited; says what helps.
+    pub fn open(target: &AccessTarget, syslog: &Syslog, unopened: Unopened) -> io::Result<Option<Target>> {
+        let standard = |file: File| Some(Target::File(LogFile::of(Some(file), None)));
         Ok(match target {
             AccessTarget::Off => None,
             // A duplicate, unbuffered: the writer must see every error, and a batch is a buffer already.
-            AccessTarget::Stdout => file(rustix::io::dup(io::stdout())?.into(), None),
-            AccessTarget::Stderr => file(rustix::io::dup(io::stderr())?.into(), None),
-            AccessTarget::File(path) => file(append(path)?, Some(path.clone())),
+            AccessTarget::Stdout => standard(rustix::io::dup(io::stdout())?.into()),
+            AccessTarget::Stderr => standard(rustix::io::dup(io::stderr())?.into()),
+            AccessTarget::File(path) => {
+                let mut file = LogFile::of(None, Some(path.clone()));
+                match (file.open(), unopened) {
+                    (Err(error), Unopened::Refused) => return Err(error),
+                    (Err(error), Unopened::Awaited) => {
+                        tracing::error!(path = %path.display(), %error, "{SERVING_ON}");
+                    }
+                    (Ok(()), _) => {}
+                }
+                Some(Target::File(file))
+            }
             AccessTarget::Syslog(address) => Some(Target::Socket(Box::new(Socket::syslog(address)))),
             AccessTarget::Journal => Some(Target::Socket(Box::new(Socket::journal(syslog)))),
         })
     }
 
-    /// A target for a file that can't be reopened.
-    #[cfg(test)]
-    pub fn unnamed(file: File) -> Target {
-        Target::File(LogFile { file, path: None, is_torn: false })
+    /// Why there is nowhere to write to for now; `None` where there is.
+    pub fn why_shut(&self) -> Option<&str> {
+        match self {
+            Target::File(file) => file.unopened.as_deref(),
+            Target::Socket(_) => None,
+        }
     }
 
-    /// Reopens a file, which log rotation has moved away, and reconnects a socket, where another daemon may
-    /// listen now.
-    ///
-    /// # Errors
-    /// It can't be opened; the old one stays in use.
-    pub fn reopen(&mut self) -> Result<(), (&Path, io::Error)> {
+    /// One for a file that cannot be opened anew.
+    #[cfg(test)]
+    pub fn unnamed(file: File) -> Target {
+        Target::File(LogFile::of(Some(file), None))
+    }
+
+    /// Opens a file anew, which log rotation has moved away, and connects a socket anew, where somebody else
+    /// may listen now. A file that can't be opened stays the one before, and is tried again.
+    pub fn reopen(&mut self) {
         match self {
-            Target::File(LogFile { file, path: Some(path), is_torn }) => match append(path) {
-                Ok(opened) => {
-                    (*file, *is_torn) = (opened, ends_in_a_line_cut_off(path));
-                    Ok(())
-                }
-                Err(error) => Err((path, error)),
-            },
-            Target::File(LogFile { path: None, .. }) => Ok(()),
-            Target::Socket(socket) => {
-                socket.reconnect();
-                Ok(())
-            }
+            Target::File(file) => file.reopen(),
+            Target::Socket(socket) => socket.reconnect(),
         }
     }
 
@@ -108,21 +131,79 @@ impl Target {
 }
 
 impl LogFile {
+    fn of(file: Option<File>, path: Option<PathBuf>) -> LogFile {
+        LogFile { file, unopened: None, path, is_torn: false, stale_since: None }
+    }
+
+    /// Opens it, or opens it anew. One that can't be opened stays as it was.
+    fn open(&mut self) -> io::Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
+        let opened = append(path);
+        if let (Err(error), None) = (&opened, &self.file) {
+            self.unopened = Some(format!("{}: {error}", path.display()));
+        }
+        (self.file, self.unopened, self.stale_since) = (Some(opened?), None, None);
+        self.is_torn = ends_in_a_line_cut_off(path);
+        Ok(())
+    }
+
     fn write(&mut self, batch: &[u8]) -> Written {
+        if self.file.is_none() || self.is_stale() {
+            self.reopen();
+        }
+        if let Some(why) = &self.unopened {
+            return Written {
+                is_later: true,
+                error: Some(io::Error::other(why.clone())),
+                ..Written::default()
+            };
+        }
         let mut done = 0;
-        let result = self.mend().and_then(|()| write_all(&self.file, batch, &mut done));
+        let result = self.mend().and_then(|()| self.write_all(batch, &mut done));
         let Err(error) = result else { return Written::default() };
         self.is_torn |= done > 0 && batch[done - 1] != b'\n';
         Written { lost: lines_in(&batch[done..]), error: Some(error), ..Written::default() }
     }
 
+    /// Whether lines would go where nobody finds them: the file was to be opened anew a while ago, or it has
+    /// been deleted, whose room on the disk is not free before it is closed.
+    fn is_stale(&self) -> bool {
+        let is_deleted = || {
+            let found = self.file.as_ref().and_then(|file| file.metadata().ok());
+            self.path.is_some() && found.is_some_and(|found| found.is_file() && found.nlink() == 0)
+        };
+        self.stale_since.map_or_else(is_deleted, |since| since.elapsed() >= ANEW)
+    }
+
+    /// Opens it anew; keeps the one before where that can't be done, and says so once.
+    fn reopen(&mut self) {
+        let (was_open, was_stale) = (self.file.is_some(), self.stale_since.is_some());
+        let opened = self.open();
+        let Some(path) = self.path.as_deref().map(Path::display) else { return };
+        match opened {
+            Ok(()) if was_open && !was_stale => {}
+            Ok(()) => tracing::info!(%path, "access log could be opened"),
+            Err(_) if !was_open => {}
+            Err(error) => {
+                if !was_stale {
+                    tracing::warn!(%path, %error, "access log could not be reopened, writing on to the old file until it can");
+                }
+                self.stale_since = Some(Instant::now());
+            }
+        }
+    }
+
     /// Ends a line that was cut off earlier.
     fn mend(&mut self) -> io::Result<()> {
         if self.is_torn {
-            write_all(&self.file, b"\n", &mut 0)?;
+            self.write_all(b"\n", &mut 0)?;
             self.is_torn = false;
         }
         Ok(())
+    }
+
+    fn write_all(&self, bytes: &[u8], written: &mut usize) -> io::Result<()> {
+        self.file.as_ref().map_or(Ok(()), |file| write_all(file, bytes, written))
     }
 }
 
@@ -131,9 +212,23 @@ impl LogFile {
 fn append(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let opened = OpenOptions::new().append(true).create(true).custom_flags(flags).open(path);
-    opened.map_err(|error| match Errno::from_io_error(&error) {
-        Some(Errno::NXIO) => io::Error::new(error.kind(), "nobody reads the pipe"),
-        _ => error,
+    opened.map_err(|error| {
+        let folder =
+            path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new(".")).display();
+        let help = match Errno::from_io_error(&error) {
+            Some(Errno::NXIO) => return io::Error::new(error.kind(), "nobody reads the pipe"),
+            Some(Errno::NOENT) => format!("make {folder}, which is not there"),
+            Some(Errno::ACCESS | Errno::PERM) => format!("let the user that Weir runs as write in {folder}"),
+            Some(Errno::NOSPC | Errno::DQUOT) => {
+                format!("make room in {folder}, which has none for another file")
+            }
+            Some(Errno::ROFS) => {
+                format!("name a file where this process may write: {folder} is read-only for it")
+            }
+            Some(Errno::ISDIR) => "name a file, not a directory".to_owned(),
+            _ => return error,
+        };
+        io::Error::new(error.kind(), format!("{error}; {help}"))
     })
 }
 
@@ -186,11 +281,13 @@ mod tests {
         let path = std::env::temp_dir().join(format!("weir-log-pipe-{}", std::process::id()));
         rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         let target = AccessTarget::File(path.clone());
-        let refused = Target::open(&target, &Syslog::default()).err().expect("nobody reads");
+        let refused =
+            Target::open(&target, &Syslog::default(), Unopened::Refused).err().expect("nobody reads");
         assert_eq!(refused.to_string(), "nobody reads the pipe");
         let reader =
             OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(&path);
-        let mut opened = Target::open(&target, &Syslog::default()).unwrap().expect("a target");
+        let mut opened =
+            Target::open(&target, &Syslog::default(), Unopened::Refused).unwrap().expect("a target");
         assert_eq!(opened.write(b"line\n").lost, 0);
         let mut got = [0; 16];
         assert_eq!(std::io::Read::read(&mut reader.unwrap(), &mut got).unwrap(), 5);

@@ -10,10 +10,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use weir_config::{AccessFormat, AccessTarget, Log, LogLines, MAIN_LOG};
+use weir_config::{AccessFormat, AccessTarget, Log, LogLines, MAIN_LOG, Syslog};
 
 use super::rules::Rules;
-use super::target::{Target, Written};
+use super::target::{Target, Unopened, Written};
 
 /// Memory for batches that wait for the writer, over all workers, in bytes. Batches count by their capacity:
 /// a batch of long lines has more, and one that was handed over early holds no less than a full one.
@@ -51,6 +51,19 @@ pub struct Counts {
     pub lost: AtomicU64,
     /// They were longer than the target takes at once, and are there in part.
     pub cut: AtomicU64,
+    /// Why lines wait: the target can't be opened, or takes none now. `None` while they do not.
+    waits_for: Mutex<Option<String>>,
+}
+
+impl Counts {
+    /// Why lines wait for the target; `None` while they do not.
+    pub fn waits_for(&self) -> Option<String> {
+        self.waits_for.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note_wait(&self, why: Option<String>) {
+        *self.waits_for.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
 }
 
 /// Where workers hand batches to the writer.
@@ -97,6 +110,17 @@ impl Meeting {
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
+    fn opened(
+        &self,
+        target: &AccessTarget,
+        syslog: &Syslog,
+        unopened: Unopened,
+    ) -> io::Result<Option<Target>> {
+        let opened = Target::open(target, syslog, unopened)?;
+        self.counts.note_wait(opened.as_ref().and_then(Target::why_shut).map(str::to_owned));
+        Ok(opened)
+    }
+
     /// Whether nothing will be written any more.
     pub fn has_ended(&self) -> bool {
         self.lock().ended
@@ -134,16 +158,17 @@ impl OpenLog {
     /// Opens a log of this name, whose target never changes.
     ///
     /// # Errors
-    /// The file can't be opened, or no thread can be started.
+    /// The file can't be opened and is not awaited, or no thread started.
     pub fn open(
         name: &str,
         target: &AccessTarget,
         lines: &LogLines,
         counts: Arc<Counts>,
+        unopened: Unopened,
     ) -> io::Result<OpenLog> {
         let meeting = Meeting::new(name, counts.clone());
         let mut state = meeting.lock();
-        state.next = Some(Target::open(target, &lines.syslog)?);
+        state.next = Some(meeting.opened(target, &lines.syslog, unopened)?);
         meeting.start(&mut state)?;
         drop(state);
         Ok(OpenLog {
@@ -200,10 +225,10 @@ impl OpenLog {
     }
 
     /// Takes over target and format from `[log]`.
-    pub fn reconfigure(&self, config: &Log) -> io::Result<()> {
+    pub fn reconfigure(&self, config: &Log, unopened: Unopened) -> io::Result<()> {
         let mut state = self.meeting.lock();
         if state.wanted.as_ref() != Some(&config.access) {
-            let target = Target::open(&config.access, &config.lines.syslog)?;
+            let target = self.meeting.opened(&config.access, &config.lines.syslog, unopened)?;
             if target.is_some() {
                 self.meeting.start(&mut state)?;
             }
@@ -259,7 +284,13 @@ fn write_until_closed(meeting: &Meeting) {
             // If a file system hangs, it must only block this thread, and not a worker that wants to hand
             // over a batch.
             drop(state);
-            writer.reopen();
+            if let Some(target) = &mut writer.target {
+                let was_shut = target.why_shut().is_some();
+                target.reopen();
+                if was_shut {
+                    meeting.counts.note_wait(target.why_shut().map(str::to_owned));
+                }
+            }
             state = meeting.lock();
             continue;
         }
@@ -278,6 +309,7 @@ fn write_until_closed(meeting: &Meeting) {
                 }
                 meeting.counts.lost.fetch_add(written.lost, Ordering::Relaxed);
                 meeting.counts.cut.fetch_add(written.cut, Ordering::Relaxed);
+                meeting.counts.note_wait(written.waits_for.take());
                 state = meeting.lock();
                 state.writing = false;
                 if written.is_later {
@@ -294,6 +326,12 @@ fn write_until_closed(meeting: &Meeting) {
                 state.ended = true;
                 meeting.idle.notify_all();
                 return;
+            }
+            // It is tried without a line too: whoever has made room wants to see that it helped.
+            None if writer.target.as_ref().is_some_and(|target| target.why_shut().is_some()) => {
+                meeting.idle.notify_all();
+                state = meeting.pause(state);
+                state.reopen = true;
             }
             None => {
                 meeting.idle.notify_all();
@@ -328,19 +366,16 @@ struct Losses {
 }
 
 impl Writer<'_> {
-    fn reopen(&mut self) {
-        let Some(Err((path, error))) = self.target.as_mut().map(Target::reopen) else { return };
-        tracing::warn!(path = %path.display(), %error, "access log could not be reopened, writing on to the old file");
-    }
-
-    /// Writes a batch; gives how many lines were lost, and whether the rest must be written later. The next
-    /// batch is tried anew: a disk that was full may have space again.
+    /// Writes a batch; says how many lines did not get through, and whether there is more to be written of
+    /// it. The next batch is tried afresh: a disk that was full recovers.
     fn write(&mut self, batch: &[u8], now: Instant) -> Written {
         let Some(target) = &mut self.target else { return Written::default() };
         let mut written = target.write(batch);
         let error = written.error.take();
         self.losses.lines += written.lost;
         if written.is_later {
+            let why = || "it takes nothing now".to_owned();
+            written.waits_for = Some(error.as_ref().map_or_else(why, ToString::to_string));
             self.losses.report_wait(now, self.name, error.as_ref());
         } else {
             self.losses.report_if_due(now, self.name, error.as_ref());

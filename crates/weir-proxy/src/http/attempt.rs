@@ -28,6 +28,7 @@ use crate::http::requester::Recipient;
 use crate::http::sink::Framing;
 use crate::http::stream::Stream;
 use crate::http::upload::Upload;
+use crate::reach::RetryRules;
 
 /// How long an idle backend connection may have been idle to carry a request that must not be sent twice: if
 /// the backend closes the connection at that very moment, such a request is lost.
@@ -102,14 +103,16 @@ impl<R: Recipient> Call<'_, R> {
         requester.wait(sent_at, self.within_try(sent_at, patience));
         let cells = chosen.backend().cells();
         cells.bytes_sent.add(sent as u64);
-        let received = self.until_response(connection.connection()).await.map_err(|failure| {
-            // Until the upload last moved, the wait was for the rest of the body.
-            let failure = requester.judge_attempt(failure, sent_at.max(self.upload.moved_at()));
-            if let Some(stream) = connection.connection().as_muxed() {
-                stream.note_unanswered(&failure);
-            }
-            Failed { failure, reused }
-        })?;
+        let leaves_silent = reused && !only_new && self.may_be_sent_again();
+        let received =
+            self.until_response(connection.connection(), leaves_silent).await.map_err(|failure| {
+                // What of the body came later was waited for until then.
+                let failure = requester.judge_attempt(failure, sent_at.max(self.upload.moved_at()));
+                if let Some(stream) = connection.connection().as_muxed() {
+                    stream.note_unanswered(&failure);
+                }
+                Failed { failure, reused }
+            })?;
         if self.facts.upgrade && self.exchange.response.status() != 101 {
             end_refused(connection.connection());
         }
@@ -119,7 +122,13 @@ impl<R: Recipient> Call<'_, R> {
         Ok(Begun { connection, received, status: self.exchange.response.status(), latency })
     }
 
-    /// A kept connection, for pools whose backends are only spoken to in HTTP/1.1.
+    /// Whether the request may be made again although its backend may have worked on it, and can be.
+    fn may_be_sent_again(&self) -> bool {
+        let rules = RetryRules::of(&self.forwarding.pool.shared.config.retry, self.forwarding.route_retry());
+        self.upload.is_replayable() && (self.facts.method.is_idempotent() || rules.non_idempotent)
+    }
+
+    /// A connection that was kept, of a pool whose backends are spoken to in HTTP/1.1 alone.
     #[inline]
     fn take_idle(&self, chosen: &Chosen, max_idle: Option<Duration>) -> Option<Busy<Connection>> {
         let is_possible = self.facts.protocol == PoolProtocol::H1

@@ -37,6 +37,15 @@ impl Connection {
         self.count.as_ref().and_then(|count| count.ender())
     }
 
+    /// Whether it can be used again: nothing has come on it, not even its end, which is counted.
+    pub fn is_kept(&self) -> bool {
+        let is_kept = self.stream.is_quiet();
+        if let Some(count) = self.count.as_ref().filter(|_| !is_kept) {
+            count.note_ended_idle();
+        }
+        is_kept
+    }
+
     /// See [`backends::Connection::moves`].
     pub fn moves(&self) -> u32 {
         self.moves

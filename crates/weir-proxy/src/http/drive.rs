@@ -28,9 +28,14 @@ use crate::http::upload::Upload;
 use crate::timers::ExchangeTimers;
 
 impl<R: Recipient> Call<'_, R> {
-    /// Receives the response's head while the request's body keeps moving. Interim responses are passed on as
-    /// they come.
-    pub async fn until_response(&mut self, backend: &mut Stream) -> Result<Buffer, Failure> {
+    /// Receives the response's head, moving the request's body meanwhile. Interim responses are passed on as
+    /// they come. Where it `leaves_silent`, the request is made again elsewhere: it is not waited for on a
+    /// connection on which the backend says nothing at all.
+    pub async fn until_response(
+        &mut self,
+        backend: &mut Stream,
+        leaves_silent: bool,
+    ) -> Result<Buffer, Failure> {
         self.exchange.response.clear();
         let mut received: Option<Buffer> = None;
         let mut watch = Watch::new(self.requester, self.recipient);
@@ -46,6 +51,9 @@ impl<R: Recipient> Call<'_, R> {
                 let polled = self.poll_head(backend, &mut received, context);
                 if polled.is_ready() {
                     return polled;
+                }
+                if leaves_silent && interim_count == 0 && is_silent(backend) {
+                    return Poll::Ready(Err(Failure::Empty(Awaited::Backend)));
                 }
                 watch.look(self.requester, self.recipient, self.upload, context)?;
                 if self.requester.is_late() {
@@ -244,7 +252,12 @@ impl<R: Recipient> Call<'_, R> {
     }
 }
 
-/// Moves both bodies until the response is complete: sent, or completely received if it is read `ahead`.
+/// Whether nothing at all comes on a backend's connection although it is time.
+fn is_silent(backend: &mut Stream) -> bool {
+    backend.as_muxed().is_some_and(|stream| stream.is_silent())
+}
+
+/// Moves both bodies until the response's is over: sent, or where it is read `ahead` received.
 pub async fn until_sent(
     session: &mut Session,
     backend: &mut Stream,

@@ -48,7 +48,7 @@ impl Kept {
                 idle.push(candidate);
                 return None;
             }
-            if candidate.is_at(moves) && candidate.connection.connection().is_quiet() {
+            if candidate.is_at(moves) && candidate.connection.connection().is_kept() {
                 return Some(candidate.connection);
             }
         }
@@ -119,7 +119,7 @@ impl Keep for Kept {
         self.idle.borrow_mut().retain(|idle| {
             now.saturating_sub(idle.since) < longest
                 && idle.is_at(moves)
-                && idle.connection.connection().is_quiet()
+                && idle.connection.connection().is_kept()
         });
     }
 }

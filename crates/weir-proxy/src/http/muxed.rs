@@ -206,7 +206,13 @@ impl Muxed {
         }
     }
 
-    /// Notes why no answer came: a connection that seems dead is not used for further requests.
+    /// Whether nothing at all comes from a backend although it is time, so that a request which may be sent
+    /// again had better go over another connection. Over TCP the kernel answers, whatever the backend does.
+    pub fn is_silent(&self) -> bool {
+        matches!(self, Muxed::H3(stream) if stream.is_silent())
+    }
+
+    /// No answer came, for this reason: a connection that seems dead is not used for further requests.
     pub fn note_unanswered(&self, why: &Failure) {
         match (why, self) {
             (Failure::BackendTimeout, Muxed::H2(stream)) => stream.give_up_connection(),

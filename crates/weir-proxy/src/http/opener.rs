@@ -19,7 +19,7 @@ use crate::http::connection::Connection;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forwarding::{Facts, Forwarding};
-use crate::http::h2::{BackendConnections, StreamSlot};
+use crate::http::h2::{BackendConnections, SETTINGS_PATIENCE, StreamSlot};
 use crate::http::h3::{self, QuicConnections, QuicSlot};
 use crate::http::kept::Kept;
 use crate::http::muxed::Muxed;
@@ -82,7 +82,7 @@ pub fn take_idle(chosen: &Chosen, now: Duration, max_idle: Option<Duration>) -> 
 impl Opener<'_> {
     /// Opens a new connection.
     pub async fn open(&mut self) -> Result<(Busy<Connection>, bool), Failure> {
-        let connection = Box::pin(self.connect(Offer::Usual)).await?;
+        let connection = Box::pin(self.connect(Offer::Usual, clock::now())).await?;
         Ok((Busy::first(Connection::of_wire(connection)), false))
     }
 
@@ -280,8 +280,8 @@ impl Opener<'_> {
         let backend = self.chosen.backend();
         let connections = backend.kept::<Kept>().h2.clone();
         let began = clock::now();
+        self.requester.wait(began, self.connect);
         loop {
-            self.requester.wait(began, self.connect);
             if let Some(slot) = connections.stream_slot(backend.shared.resolved.moves()) {
                 self.exchange.ledger.connect = Some(clock::now().saturating_sub(began));
                 return Ok(Got::Slot(slot));
@@ -296,7 +296,7 @@ impl Opener<'_> {
                 self.until_changed(&connections).await?;
                 continue;
             }
-            let connection = self.connect(offer).await?;
+            let connection = self.connect(offer, began).await?;
             if picks && !connection.is_h2() {
                 return Ok(Got::Own(connection));
             }
@@ -328,7 +328,10 @@ impl Opener<'_> {
         connection: backends::Connection,
     ) -> Result<StreamSlot, Failure> {
         let header_bytes = self.forwarding.listener.shared.config.http().limits.header_bytes as u32;
-        let begun = connections.begin(connection, header_bytes, &self.requester.deadline).await;
+        // Others wait for its settings, for no longer than for a connection.
+        let taken = self.exchange.ledger.connect.unwrap_or_default();
+        let patience = SETTINGS_PATIENCE.min(self.forwarding.timers().connect.saturating_sub(taken) / 2);
+        let begun = connections.begin(connection, header_bytes, &self.requester.deadline, patience).await;
         begun.map_err(|error| Failure::Connect(self.chosen.backend().wait_failed(error)))
     }
 
@@ -343,10 +346,10 @@ impl Opener<'_> {
         .map_err(|error| Failure::Connect(self.chosen.backend().wait_failed(error)))
     }
 
-    /// Opens a new connection, with the PROXY header sent if the pool wants one.
-    async fn connect(&mut self, offer: Offer) -> Result<backends::Connection, Failure> {
+    /// A new connection, with the PROXY header sent where the pool wants one. It has been waited for since
+    /// `began`.
+    async fn connect(&mut self, offer: Offer, began: Duration) -> Result<backends::Connection, Failure> {
         let Requester { worker, deadline, .. } = self.requester;
-        let began = clock::now();
         self.requester.wait(began, self.connect);
         let client = self.exchange.ledger.client(self.requester).address.ip();
         let (backend, header) = (self.chosen.backend(), &self.header);

@@ -221,6 +221,13 @@ impl Duplex for Stream {
         }
     }
 
+    fn is_gone(&mut self, context: &mut Context<'_>) -> bool {
+        match &mut self.0 {
+            Kind::Wire(wire) => wire.is_gone(context),
+            Kind::Muxed(stream) => stream.poll_gone(context).is_ready(),
+        }
+    }
+
     #[inline]
     fn gather(&mut self, context: &mut Context<'_>) {
         if let Kind::Muxed(stream) = &mut self.0 {

@@ -11,35 +11,43 @@ pub const STREAM_WINDOW_BYTES: u32 = 128 << 10;
 /// The same for all requests of a connection together, in bytes (threat S4).
 pub const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
 
-/// How many exchanges of a connection are running, from Weir's point of view: one whose stream was reset
-/// counts until it has released its backend (threats B1, B4).
+/// What an exchange holds besides buffers as long as it is under way: the task that serves it, what is known
+/// of it, and its stream in the connection's protocol. A client that opens streams and takes no answer makes
+/// us hold so much for each (threat B26).
+pub const EXCHANGE_BYTES: usize = 11 << 10;
+
+/// How many exchanges of a connection are under way, whatever its client thinks: one whose stream was reset
+/// counts until it has let go of its backend (threats B1, B4).
 pub struct UnderWay {
     count: Cell<u32>,
     /// How many of these have a body that had not arrived when they began.
     with_body: Cell<u32>,
-    /// Counts the memory that their flow-control windows may make us hold.
-    windows: Held,
-    /// Wakes the task that drives the connection.
+    /// What they hold, and what their windows may make us hold.
+    held: Held,
+    buffers: Rc<Buffers>,
+    /// What drives the connection.
     driver: RefCell<Option<Waker>>,
     /// Whether that task is woken by the end of any exchange, and not only of the last one.
     awaited: Cell<bool>,
 }
 
 impl UnderWay {
-    /// For a new connection, whose windows count against the budget of `buffers`.
+    /// Of a new connection, whose exchanges and windows count against the budget of `buffers`.
     pub fn new(buffers: &Rc<Buffers>) -> Rc<UnderWay> {
         Rc::new(UnderWay {
             count: Cell::new(0),
             with_body: Cell::new(0),
-            windows: Held::new(buffers),
+            held: Held::new(buffers),
+            buffers: buffers.clone(),
             driver: RefCell::default(),
             awaited: Cell::new(false),
         })
     }
 
-    fn fit_windows(&self) {
-        let all = u64::from(self.with_body.get()) * u64::from(STREAM_WINDOW_BYTES);
-        self.windows.set(all.min(CONNECTION_WINDOW_BYTES.into()));
+    fn count_held(&self) {
+        let windows = u64::from(self.with_body.get()) * u64::from(STREAM_WINDOW_BYTES);
+        let exchanges = u64::from(self.count.get()) * EXCHANGE_BYTES as u64;
+        self.held.set(windows.min(CONNECTION_WINDOW_BYTES.into()) + exchanges);
     }
 
     /// How many exchanges are running.
@@ -47,10 +55,15 @@ impl UnderWay {
         self.count.get()
     }
 
-    /// Counts one more until the result is dropped.
-    pub fn enter(self: &Rc<Self>) -> ExchangeCount {
+    /// Counts one more until what it gives is dropped. `None` where the memory budget has no room even for
+    /// what it holds by itself: its stream is to be refused, with nothing set aside for it.
+    pub fn enter(self: &Rc<Self>) -> Option<ExchangeCount> {
+        if !self.buffers.has_room(EXCHANGE_BYTES) {
+            return None;
+        }
         self.count.set(self.count.get() + 1);
-        ExchangeCount { under_way: self.clone(), has_body: false }
+        self.count_held();
+        Some(ExchangeCount { under_way: self.clone(), has_body: false })
     }
 
     /// Makes [`Self::wake_driver`] wake the task of `context`.
@@ -85,7 +98,7 @@ impl ExchangeCount {
     pub fn expects_body(&mut self) {
         if !std::mem::replace(&mut self.has_body, true) {
             self.under_way.with_body.set(self.under_way.with_body.get() + 1);
-            self.under_way.fit_windows();
+            self.under_way.count_held();
         }
     }
 }
@@ -95,10 +108,10 @@ impl Drop for ExchangeCount {
         let under_way = &self.under_way;
         if self.has_body {
             under_way.with_body.set(under_way.with_body.get() - 1);
-            under_way.fit_windows();
         }
         let left = under_way.count.get() - 1;
         under_way.count.set(left);
+        under_way.count_held();
         if left == 0 || under_way.awaited.get() {
             under_way.wake_driver();
         }
@@ -113,18 +126,31 @@ mod tests {
     fn s4_windows_of_bodies_under_way_are_counted_up_to_that_of_the_connection() {
         let buffers = Buffers::new(1 << 30);
         let under_way = UnderWay::new(&buffers);
-        let mut exchanges: Vec<ExchangeCount> = (0..3).map(|_| under_way.enter()).collect();
-        assert_eq!(buffers.in_use_bytes(), 0);
+        let mut exchanges: Vec<ExchangeCount> = (0..3).map(|_| under_way.enter().unwrap()).collect();
         let mut counted = Vec::new();
+        let of_windows =
+            |exchanges: usize| (buffers.in_use_bytes() as usize - exchanges * EXCHANGE_BYTES) >> 10;
         for exchange in &mut exchanges {
             exchange.expects_body();
             exchange.expects_body();
-            counted.push(buffers.in_use_bytes() >> 10);
+            counted.push(of_windows(3));
         }
         assert_eq!(counted, [128, 256, 256]);
         exchanges.truncate(1);
-        assert_eq!(buffers.in_use_bytes() >> 10, 128);
+        assert_eq!(of_windows(1), 128);
         exchanges.clear();
         assert_eq!(buffers.in_use_bytes(), 0);
+    }
+
+    #[test]
+    fn b26_no_exchange_begins_that_memory_has_no_room_for() {
+        let buffers = Buffers::new(3 * EXCHANGE_BYTES as u64);
+        let (one, other) = (UnderWay::new(&buffers), UnderWay::new(&buffers));
+        let mut exchanges: Vec<ExchangeCount> = (0..2).map(|_| one.enter().unwrap()).collect();
+        exchanges.push(other.enter().unwrap());
+        assert!(one.enter().is_none() && other.enter().is_none());
+        exchanges.truncate(2);
+        assert!(other.enter().is_some());
+        assert_eq!((one.count(), other.count()), (2, 0));
     }
 }

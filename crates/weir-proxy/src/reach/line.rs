@@ -21,7 +21,7 @@ use weir_io::deadline::Deadline;
 use weir_io::stream::LOOK_AGAIN;
 use weir_state::queue::{Queue, Waiter};
 
-use super::{Got, Park, Reach, Unavailable, pick};
+use super::{Got, Park, Reach, Unavailable};
 use crate::backends::{Chosen, WorkerPool, elapsed};
 use crate::worker::Worker;
 
@@ -150,25 +150,8 @@ fn choose_now(
 ) -> Result<Result<Chosen, Awaited>, Unavailable> {
     let now = clock::now();
     let pool = worker.pool(&asked.shared.config.name).ok_or(Unavailable::NoneUp)?;
-    let chosen = if Rc::ptr_eq(&pool, asked) || reach.tried.is_empty() {
-        pick(worker, &pool, reach.wish, &reach.tried, now)
-    } else {
-        let tried = |index: &usize| {
-            let tried = &asked.backends[*index].shared.balance;
-            pool.backends.iter().position(|backend| Arc::ptr_eq(&backend.shared.balance, tried))
-        };
-        let exclude: Vec<usize> = reach.tried.iter().filter_map(tried).collect();
-        pick(worker, &pool, reach.wish, &exclude, now)
-    };
-    let chosen = match chosen {
-        // All that are left were tried already: any of them may be tried again.
-        Err(NoPick::AllExcluded) => {
-            reach.tried.clear();
-            pick(worker, &pool, reach.wish, &[], now)
-        }
-        chosen => chosen,
-    };
-    match chosen {
+    let newer = Some(&pool).filter(|pool| !Rc::ptr_eq(pool, asked));
+    match reach.pick(worker, asked, newer, now) {
         Ok(chosen) => Ok(Ok(chosen)),
         Err(NoPick::AllBusy) => Ok(Err(Awaited::Room)),
         Err(NoPick::NoneInRole) if reach.wish.park.is_some() => Ok(Err(Awaited::Role)),

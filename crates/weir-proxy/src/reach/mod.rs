@@ -104,7 +104,11 @@ pub struct Reach {
     wish: Wish,
     /// Indexes in the pool of backends that have failed in this call.
     tried: Vec<usize>,
-    /// Attempts made, without those that only hit a reused connection that had been closed.
+    /// Those that failed and had come to the pool since the call began.
+    tried_newcomers: Vec<Arc<weir_balance::Backend>>,
+    /// Whether a backend was chosen before.
+    is_begun: bool,
+    /// Attempts made, those not counted that only met a connection that had aged.
     made: u32,
     retries: u32,
     /// The backend of the last attempt, once it has failed, or the one that was left before the first
@@ -133,6 +137,8 @@ impl Reach {
         Reach {
             wish,
             tried: Vec::new(),
+            tried_newcomers: Vec::new(),
+            is_begun: false,
             made: 0,
             retries: 0,
             failed: None,
@@ -176,9 +182,9 @@ impl Reach {
         self.retries
     }
 
-    /// Chooses a backend that has not failed in this call, or any backend if all have failed. If all are at
-    /// `max_connections` it waits in line for at most `queue.timeout`; if none has the role, as the wish
-    /// says.
+    /// Chooses a backend that has not failed in this call, or any where all have: of `pool`, and from the
+    /// second try on of that pool as it is then, which the first may have outlived. Waits in line for at most
+    /// `queue.timeout` where every one is at `max_connections`, and as the wish says where none has the role.
     ///
     /// `deadline` must belong to the calling task; it is replaced only if there is a wait. `client_gone` is
     /// called whenever the task is woken during the wait, with its context, so that it can ask to be woken
@@ -212,19 +218,48 @@ impl Reach {
         pool: &Rc<WorkerPool>,
         now: Duration,
     ) -> Result<Chosen, NoPick> {
-        let chosen = match pick(worker, pool, self.wish, &self.tried, now) {
-            Err(NoPick::AllExcluded) => {
-                self.tried.clear();
-                pick(worker, pool, self.wish, &[], now)
-            }
-            chosen => chosen,
-        }?;
+        let newer = if self.is_begun { pool_now(worker, pool) } else { None };
+        let chosen = self.pick(worker, pool, newer.as_ref(), now)?;
         self.note(pool, &chosen);
         Ok(chosen)
     }
 
-    /// Chooses another backend to ask in parallel to `chosen` (a hedge), paid from the pool's retry budget.
-    /// It never chooses one that was tried already, nor does it overtake calls that wait in line.
+    /// Picks from `newer`, where there is one, in the place of the pool that was `asked`; any again where
+    /// each has been tried.
+    #[inline]
+    fn pick(
+        &mut self,
+        worker: &Worker,
+        asked: &Rc<WorkerPool>,
+        newer: Option<&Rc<WorkerPool>>,
+        now: Duration,
+    ) -> Result<Chosen, NoPick> {
+        let picked = match newer {
+            None => pick(worker, asked, self.wish, &self.tried, now),
+            Some(newer) => pick(worker, newer, self.wish, &self.tried_in(asked, newer), now),
+        };
+        match picked {
+            Err(NoPick::AllExcluded) => {
+                self.tried.clear();
+                self.tried_newcomers.clear();
+                pick(worker, newer.unwrap_or(asked), self.wish, &[], now)
+            }
+            picked => picked,
+        }
+    }
+
+    /// The indexes in `newer` of those that have failed.
+    #[cold]
+    fn tried_in(&self, asked: &WorkerPool, newer: &WorkerPool) -> Vec<usize> {
+        let of_asked = self.tried.iter().map(|index| &asked.backends[*index].shared.balance);
+        let place = |tried: &Arc<weir_balance::Backend>| {
+            newer.backends.iter().position(|backend| Arc::ptr_eq(&backend.shared.balance, tried))
+        };
+        of_asked.chain(&self.tried_newcomers).filter_map(place).collect()
+    }
+
+    /// Another backend to ask beside `chosen`, for a retry of the pool's budget. It is never one that was
+    /// tried already, and nobody who waits in line is passed over for it.
     ///
     /// # Errors
     /// There is no such backend, the pool's breaker is not closed, or the budget is empty: says which.
@@ -266,15 +301,19 @@ impl Reach {
         }
     }
 
-    /// Notes a backend that has failed as one of two asked in parallel: the next attempt goes elsewhere.
+    /// Notes a backend that has failed: what comes next goes elsewhere.
     pub fn note_failed(&mut self, pool: &WorkerPool, chosen: &Chosen) {
-        self.tried.extend(pool.index_of(chosen));
+        match pool.index_of(chosen) {
+            Some(index) => self.tried.push(index),
+            None => self.tried_newcomers.push(chosen.backend().shared.balance.clone()),
+        }
     }
 
     /// Counts an attempt that is about to be made on `chosen`, for callers that have not chosen through this.
     #[inline]
     pub fn note(&mut self, pool: &WorkerPool, chosen: &Chosen) {
         self.made += 1;
+        self.is_begun = true;
         if let Some(failed) = self.failed.take()
             && !Arc::ptr_eq(&failed, &chosen.backend().shared.balance)
         {
@@ -308,7 +347,7 @@ impl Reach {
                     listener.count_rejected(Rejected::RetryBudget);
                     return RetryVerdict::Leave;
                 }
-                self.tried.extend(pool.index_of(chosen));
+                self.note_failed(pool, chosen);
                 self.failed = Some(chosen.backend().shared.balance.clone());
                 self.retries += 1;
                 self.pause = pause;
@@ -339,7 +378,15 @@ fn is_backup(chosen: &Chosen) -> bool {
     chosen.backend().shared.balance.is_backup()
 }
 
-/// One choice by the pool's algorithm.
+/// What has taken the place of the pool that was `asked` since, if anything has. What is written for backends
+/// of one protocol is of no use to those of another.
+fn pool_now(worker: &Worker, asked: &Rc<WorkerPool>) -> Option<Rc<WorkerPool>> {
+    let config = &asked.shared.config;
+    let newer = worker.pool(&config.name)?;
+    (!Rc::ptr_eq(&newer, asked) && newer.shared.config.protocol == config.protocol).then_some(newer)
+}
+
+/// One draw of the pool's algorithm.
 #[inline]
 fn pick(
     worker: &Worker,

@@ -248,9 +248,12 @@ impl<C: Duplex, B: Duplex> Relay<'_, C, B> {
         let is_due = self.look_at.replace(now + LOOK_AGAIN).is_some();
         // If a backend sends to a closed socket, it loses what it has not yet received of the client's bytes.
         let has_all = |backend: &TcpStream| system::unsent_bytes(backend) == 0;
-        is_due
-            && self.pair.client.is_broken_off(context)
-            && (self.up.ended.is_none() || self.pair.backend.bare().is_none_or(has_all))
+        match self.up.ended {
+            _ if !is_due => false,
+            // What waits here is no less wanted where the reset stands behind an end that is yet to be read.
+            None => self.pair.client.is_broken_off(context),
+            Some(_) => self.pair.client.is_gone(context) && self.pair.backend.bare().is_none_or(has_all),
+        }
     }
 
     fn said_more(&self, last: Ended, direction: &Direction<'_>) -> bool {

@@ -1,6 +1,7 @@
 //! A name for which a certificate is being obtained.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,10 @@ pub struct Begun {
     on_demand: Arc<OnDemand>,
     name: Box<str>,
     is_renewal: bool,
+    /// How often all had been forgotten when this attempt began (count).
+    since: u64,
+    /// Whether it failed of what an operator may have mended meanwhile.
+    is_outdated: AtomicBool,
 }
 
 /// Why the service is not asked about a name now, and nothing is ordered.
@@ -32,8 +37,11 @@ pub enum NotNow {
 
 impl Begun {
     pub(super) fn new(on_demand: Arc<OnDemand>, name: Box<str>) -> Begun {
-        let is_renewal = on_demand.lock().begun.get(&name).is_some_and(|under_way| under_way.is_renewal);
-        Begun { on_demand, name, is_renewal }
+        let state = on_demand.lock();
+        let is_renewal = state.begun.get(&name).is_some_and(|under_way| under_way.is_renewal);
+        let since = state.forgotten;
+        drop(state);
+        Begun { on_demand, name, is_renewal, since, is_outdated: AtomicBool::new(false) }
     }
 
     /// The name.
@@ -41,7 +49,19 @@ impl Begun {
         &self.name
     }
 
-    /// Whether a certificate exists that is about to expire.
+    /// Whether it is to be tried once more, while those who wait still do: what it failed of was found out
+    /// before an operator has changed something.
+    pub fn begins_again(&mut self) -> bool {
+        self.since = self.on_demand.lock().forgotten;
+        std::mem::take(self.is_outdated.get_mut())
+    }
+
+    /// Whether an operator has changed something since the attempt began.
+    pub fn is_overtaken(&self) -> bool {
+        self.on_demand.lock().forgotten != self.since
+    }
+
+    /// Whether there is a certificate, which comes to its end.
     pub fn is_renewal(&self) -> bool {
         self.is_renewal
     }
@@ -60,7 +80,8 @@ impl Begun {
             self.failed(NameResult::Away, left, "the authority can't be spoken with now".to_owned());
             return Err(NotNow::Away);
         }
-        if state.asking >= self.on_demand.settings.max_names {
+        let has_place = state.begun.get(&self.name).is_some_and(|under_way| under_way.is_asking);
+        if !has_place && state.asking >= self.on_demand.settings.max_names {
             drop(state);
             // Not remembered: a place is free as soon as another name is done.
             self.on_demand.counts.name(NameResult::Busy);
@@ -107,6 +128,10 @@ impl Begun {
         }
         let until = Instant::now() + remember;
         let mut state = self.on_demand.lock();
+        if !is_yes && state.forgotten != self.since {
+            self.is_outdated.store(true, Ordering::Relaxed);
+            return;
+        }
         make_room(&mut state.answers, |answer| answer.until);
         state.answers.insert(self.name.clone(), Answered { is_yes, until });
         drop(state);
@@ -115,17 +140,23 @@ impl Begun {
         }
     }
 
-    /// Records that no certificate could be obtained, and when to try again. If an order failed, the number
-    /// of failures in a row goes up by one.
+    /// Notes that no certificate could be got, and when to try again: at once, and uncounted, where an
+    /// operator has changed something since the attempt began. One more failure in a row if an order failed.
     pub fn failed(&self, result: NameResult, pause: Duration, reason: String) {
         let mut state = self.on_demand.lock();
+        let is_outdated = state.forgotten != self.since;
+        let pause = if is_outdated { Duration::ZERO } else { pause };
         let all = if self.is_renewal { &mut state.held } else { &mut state.failed };
         make_room(all, |failed| failed.until);
         let before = all.get(&self.name).map_or(0, |failed| failed.count);
         let count = before.saturating_add(u32::from(result == NameResult::Failed));
         all.insert(self.name.clone(), Failed { until: Instant::now() + pause, count, reason });
         drop(state);
-        self.on_demand.counts.name(result);
+        if is_outdated {
+            self.is_outdated.store(true, Ordering::Relaxed);
+        } else {
+            self.on_demand.counts.name(result);
+        }
     }
 }
 

@@ -74,7 +74,7 @@ impl Change {
         block_on(async {
             let answer = client.succeed(Method::PATCH, &path, Some(&json!({ "state": state }))).await?;
             if wait {
-                return self.wait_until(&client, reached).await;
+                return self.wait_until(client.patient(), reached).await;
             }
             let now = answer.body["backend"]["state"].as_str().ok_or_else(|| client.no_weir().report())?;
             say!("{pool}/{backend} is {now}");
@@ -84,7 +84,7 @@ impl Change {
 
     async fn wait_until(
         &self,
-        client: &Client,
+        client: Client,
         reached: impl Fn(&BackendStatus, bool) -> Result<(), String>,
     ) -> Result<Exit, Exit> {
         let Change { pool, backend: name, timeout, .. } = self;

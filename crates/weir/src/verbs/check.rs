@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::net::{TcpStream, UnixStream};
 use weir_config::Config;
 use weir_control::reload::Source;
+use weir_control::this_host;
 
 use crate::arguments::ConfigArgument;
 use crate::client::{block_on, config_paths};
@@ -26,7 +27,7 @@ pub fn check(config: &ConfigArgument, online: bool) -> Result<Exit, Exit> {
     if !checked.warnings.is_empty() {
         tell!("{}", checked.warnings.to_string().trim_end());
     }
-    warn_of_interfaces(&checked.config);
+    warn_of_this_host(&checked.config);
     let failed = if online { look_around(&checked.config)? } else { 0 };
     let Config { listeners, pools, .. } = &checked.config;
     let backends: usize = pools.iter().map(|pool| pool.backends.len()).sum();
@@ -48,9 +49,12 @@ fn look_around(config: &Config) -> Result<usize, Exit> {
     Ok(bad + block_on(reach_all(config))?)
 }
 
-/// Says where it does not go together with the interfaces and routes of this host: it may be meant for
-/// another machine, so that this is no mistake.
-fn warn_of_interfaces(config: &Config) {
+/// Says where it does not go together with the interfaces and routes of this host, its ports and what this
+/// process may do: it may be meant for another machine, so that this is no mistake.
+fn warn_of_this_host(config: &Config) {
+    for doubt in this_host::missing_rights(config).into_iter().chain(this_host::short_of_ports(config)) {
+        tell!("warning: {doubt}");
+    }
     // On a machine that does not say which it has there is nothing to compare with.
     for (listener, what) in weir_control::kernel::look_at_interfaces(config).unwrap_or_default() {
         tell!("warning: listener `{listener}`: {what}");

@@ -68,7 +68,12 @@ fn reads_the_same_file(running: &Running, client: &Client) -> Result<(), Exit> {
     if ours.is_empty() {
         return Ok(());
     }
-    let Ok(Ok(answer)) = block_on(client.call(Method::GET, "/v1/status", None)) else { return Ok(()) };
+    let answer = match block_on(client.call(Method::GET, "/v1/status", None))? {
+        Ok(answer) => answer,
+        // It would only be waited for once more.
+        Err(error @ CallError::Broken(_)) => return Err(error.report()),
+        Err(CallError::NotRunning(_)) => return Ok(()),
+    };
     let source = answer.body["config_source"].as_str().unwrap_or_default();
     // A file that is not there, or not here, can't be told apart from this one.
     let whole =

@@ -55,6 +55,9 @@ fn words(status: &Status, colours: bool) -> String {
     for complaint in status.token_keys.iter().filter_map(complaint) {
         let _ = writeln!(out, "{complaint}");
     }
+    for log in &status.waiting_logs {
+        let _ = writeln!(out, "access log {}", paint(log, "33", colours));
+    }
     for part in &status.maintenance {
         let _ = writeln!(out, "in maintenance: {part}");
     }

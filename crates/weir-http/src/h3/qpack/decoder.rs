@@ -120,6 +120,11 @@ impl Decoder {
         result.map(|()| SectionRead::Complete)
     }
 
+    /// Insertions came for a section that is not read, and for no fault of the peer's: they count as used.
+    pub fn excuse_section(&mut self) {
+        self.instructions.earn();
+    }
+
     //= https://www.rfc-editor.org/rfc/rfc9204#section-2.1.2
     //# If a decoder encounters more blocked streams than it promised
     //# to support, it MUST treat this as a connection error of type

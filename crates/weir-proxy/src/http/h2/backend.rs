@@ -18,7 +18,7 @@ use weir_io::deadline::Deadline;
 use weir_io::wait::{WaitError, timed_out};
 
 use crate::backends::{Connection, OpenCount};
-use crate::http::h2::connections::{BackendConnection, BackendConnections, SETTINGS_PATIENCE, StreamSlot};
+use crate::http::h2::connections::{BackendConnection, BackendConnections, StreamSlot};
 use crate::http::h2::heard::Heard;
 use crate::http::h2::presence::Presence;
 use crate::http::h2::resets::Resets;
@@ -71,12 +71,14 @@ impl StreamSlot {
 const ROOM_FOR_SECTIONS: u32 = 4;
 
 impl BackendConnections {
-    /// Begins HTTP/2 on a new connection and takes a stream on it.
+    /// Begins HTTP/2 on a new connection and takes room on it. The backend has `patience` to say what it
+    /// takes, before it gets more than this one request.
     pub async fn begin(
         self: &Rc<Self>,
         connection: Connection,
         header_bytes: u32,
         deadline: &Deadline,
+        patience: Duration,
     ) -> Result<StreamSlot, WaitError> {
         let moves = connection.moves();
         let (stream, count) = connection.into_parts();
@@ -109,7 +111,7 @@ impl BackendConnections {
             streams: Cell::new(1),
             is_over: Cell::new(false),
             moves,
-            opened: clock::now(),
+            settings_due: clock::now() + patience,
             idle_since: Cell::new(clock::now()),
             heard: heard.clone(),
             resets: Resets::default(),
@@ -119,7 +121,7 @@ impl BackendConnections {
             owner: Rc::downgrade(self),
             presence: Presence::new(frames.ping_pong()),
             heard,
-            settings: Some(Box::pin(tokio::time::sleep(SETTINGS_PATIENCE))),
+            settings: Some(Box::pin(tokio::time::sleep(patience))),
             is_lost: false,
         };
         tokio::task::spawn_local(drive(frames, driven, count));

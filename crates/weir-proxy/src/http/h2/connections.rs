@@ -13,8 +13,9 @@ use crate::http::h2::heard::Heard;
 use crate::http::h2::resets::Resets;
 use crate::http::shared_connections::SharedConnections;
 
-/// A backend has this long to send its settings (RFC 9113 §3.4: they come first).
-pub(super) const SETTINGS_PATIENCE: Duration = Duration::from_secs(1);
+/// A backend has at most this long to say what it takes (RFC 9113 §3.4: its settings come first), and less
+/// where those who wait for that have less time for a connection.
+pub const SETTINGS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The connections to one backend.
 pub type BackendConnections = SharedConnections<BackendConnection>;
@@ -27,7 +28,8 @@ pub struct BackendConnection {
     pub(super) is_over: Cell<bool>,
     /// [`weir_state::Resolved::moves`] when it was opened.
     pub(super) moves: u32,
-    pub(super) opened: Duration,
+    /// Until when the backend is to have said what it takes.
+    pub(super) settings_due: Duration,
     pub(super) idle_since: Cell<Duration>,
     pub(super) heard: Rc<Heard>,
     pub(super) resets: Resets,
@@ -148,6 +150,6 @@ impl BackendConnection {
 
     /// Whether the backend's settings are still awaited; false once that has taken too long.
     fn awaits_settings(&self) -> bool {
-        !self.heard.has_settings() && clock::now().saturating_sub(self.opened) < SETTINGS_PATIENCE
+        !self.heard.has_settings() && clock::now() < self.settings_due
     }
 }

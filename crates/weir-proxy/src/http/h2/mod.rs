@@ -16,7 +16,7 @@ mod stream;
 mod turn;
 mod wire;
 
-pub use connections::{BackendConnections, StreamSlot};
+pub use connections::{BackendConnections, SETTINGS_PATIENCE, StreamSlot};
 pub use frames::PREFACE;
 pub use head::{RequestParts, ResponseParts};
 pub use server::{ReceivedRequest, serve, serve_request};

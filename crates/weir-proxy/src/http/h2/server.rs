@@ -168,11 +168,15 @@ impl Driver {
         }
     }
 
-    fn begin(&mut self, request: Request<RecvStream>, response: SendResponse<Bytes>) {
+    fn begin(&mut self, request: Request<RecvStream>, mut response: SendResponse<Bytes>) {
+        let Some(count) = self.under_way.enter() else {
+            self.count(|cells| cells.count_rejected(Rejected::Memory));
+            return response.send_reset(Reason::REFUSED_STREAM);
+        };
         let request = ReceivedRequest {
             peer: self.peer.clone(),
             watched: self.watched.clone(),
-            count: self.under_way.enter(),
+            count,
             request,
             response,
         };

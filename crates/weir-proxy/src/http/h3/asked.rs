@@ -45,13 +45,18 @@ impl Stream {
         // The rest of the request, for which there was no room before. A backend that wants no more of it may
         // still answer.
         let _ = self.poll_pending(context);
+        if self.shared.quic.is_over() && !self.shared.has_read_last.get() {
+            // Its last words may be that it has not looked at this request.
+            self.await_driver(context);
+            return Poll::Pending;
+        }
         //= https://www.rfc-editor.org/rfc/rfc9114#section-5.2
         //# Requests on stream IDs greater than or equal to the indicated identifier
         //# are rejected by the sender of the GOAWAY.
         if number(self.id) >= self.shared.refused_from.get() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionRefused.into()));
         }
-        self.shared.awaited.borrow_mut().insert(number(self.id), context.waker().clone());
+        self.await_driver(context);
         if self.section.is_none() && !self.reader.is_blocked() {
             if let Err(error) = ready!(self.poll_advance(context)) {
                 return Poll::Ready(Err(error));
@@ -89,8 +94,18 @@ impl Stream {
         })
     }
 
-    /// Called when nothing was received from a backend for too long: its connection takes no further
-    /// requests.
+    /// Has the task woken by what concerns all requests of the connection.
+    fn await_driver(&self, context: &Context<'_>) {
+        self.shared.awaited.borrow_mut().insert(number(self.id), context.waker().clone());
+    }
+
+    /// Whether the backend has said nothing for so long, although it must, that a request which may be sent
+    /// again had better go over another connection. Who waits for the response is woken when it begins.
+    pub fn is_silent(&self) -> bool {
+        self.slot.is_some() && self.shared.quic.is_silent()
+    }
+
+    /// Nothing was heard of a backend for too long: its connection is not used for further requests.
     pub fn give_up_connection(&self) {
         if let Some(slot) = &self.slot {
             slot.give_up_connection();

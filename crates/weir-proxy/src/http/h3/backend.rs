@@ -77,6 +77,7 @@ impl QuicConnections {
             under_way: UnderWay::new(buffers),
             buffers: buffers.clone(),
             late: Cell::new(0),
+            has_read_last: Cell::new(false),
         });
         let connection = Rc::new(QuicConnection {
             shared: shared.clone(),
@@ -106,6 +107,10 @@ async fn drive(
         {
             connection.is_over.set(true);
         }
+        if shared.quic.is_silent() {
+            // Those whose requests may be sent again have waited long enough.
+            shared.wake_awaiting();
+        }
         if let Some(owner) = owner.upgrade() {
             // There may be room for further streams.
             owner.wake_waiting();
@@ -119,6 +124,8 @@ async fn drive(
     if let Some(connection) = connection.upgrade() {
         connection.is_over.set(true);
     }
+    shared.has_read_last.set(true);
+    shared.wake_awaiting();
     if let Some(owner) = owner.upgrade() {
         owner.wake_waiting();
     }
@@ -131,6 +138,8 @@ fn poll_end(
 ) -> Poll<Result<(), Fault>> {
     shared.under_way.driven_by(context);
     if shared.quic.poll_lost(context).is_ready() {
+        // It may have said before which requests it has not looked at.
+        let _ = shared.steer(steering, context);
         return Poll::Ready(Ok(()));
     }
     if let Err(fault) = shared.steer(steering, context) {
@@ -148,7 +157,9 @@ impl QuicSlot {
         let shared = self.connection.shared.clone();
         let reader = shared.protocol.borrow_mut().admit(number(self.id))?;
         self.is_used.set(true);
-        Some(Stream::of_backend(&shared, reader, frame_of(head), is_whole, self))
+        let stream = Stream::of_backend(&shared, reader, frame_of(head), is_whole, self);
+        shared.quic.note_asked();
+        Some(stream)
     }
 }
 

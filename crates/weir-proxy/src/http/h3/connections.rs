@@ -69,6 +69,15 @@ impl QuicSlot {
 }
 
 impl QuicConnection {
+    /// Whether nobody has any use for it any more; closes it then.
+    fn is_done(&self) -> bool {
+        let is_done = self.is_over.get() && self.streams.get() == 0;
+        if is_done {
+            self.shared.quic.close(Code::NoError.value(), "");
+        }
+        is_done
+    }
+
     fn slot(self: &Rc<Self>, owner: &Rc<QuicConnections>) -> Option<QuicSlot> {
         let quic = &self.shared.quic;
         if self.is_over.get() || quic.is_over() || self.streams.get() >= STREAMS {
@@ -93,8 +102,14 @@ impl QuicConnections {
         if open.is_empty() {
             return None;
         }
-        open.retain(|connection| !connection.is_over.get() || connection.streams.get() > 0);
-        open.iter().filter(|connection| connection.moves == moves).find_map(|it| it.slot(self))
+        open.retain(|connection| !connection.is_done());
+        // Where the backend is gone on one of them it may be on all, and those on which nothing was asked
+        // since do not know.
+        let gone_since = open.iter().filter_map(|it| it.shared.quic.overdue_since()).min();
+        let is_good = |it: &&Rc<QuicConnection>| {
+            it.moves == moves && gone_since.is_none_or(|since| it.shared.quic.was_heard_since(since))
+        };
+        open.iter().filter(is_good).find_map(|it| it.slot(self))
     }
 
     /// Registers a new connection.

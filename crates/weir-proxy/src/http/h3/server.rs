@@ -54,6 +54,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, quic: Rc<Connecti
         under_way: UnderWay::new(&worker.buffers),
         buffers: worker.buffers.clone(),
         late: Cell::new(0),
+        has_read_last: Cell::new(false),
     });
     let streams = limits.streams;
     drop(listener);
@@ -68,6 +69,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, quic: Rc<Connecti
         idleness: None,
         idle_since: None,
         draining: Draining::Not,
+        taken_out_until: None,
         end_at: Duration::MAX,
         asked_at: None,
         probe_at: Duration::MAX,
@@ -142,7 +144,9 @@ struct Driver {
     /// Since when it counts as idle.
     idle_since: Option<Duration>,
     draining: Draining,
-    /// When the connection ends whatever the client does.
+    /// Until when the connection may stay of a listener that speaks no HTTP/3 any more.
+    taken_out_until: Option<Duration>,
+    /// When draining goes on whatever the client does.
     end_at: Duration,
     /// When the client was first pinged, and when it is pinged next.
     asked_at: Option<Duration>,
@@ -181,7 +185,8 @@ impl Driver {
             return Poll::Ready(Some((End::BadRequest, Code::ExcessiveLoad)));
         }
         self.watch_idleness(context);
-        let is_draining = self.peer.slot.draining_until().is_some() || self.deadline.is_shed();
+        self.watch_config();
+        let is_draining = self.draining_until().is_some() || self.deadline.is_shed();
         self.shared.under_way.await_each(is_draining || self.shared.under_way.count() >= self.streams);
         match self.drain(context) {
             Some(end) => Poll::Ready(Some((end, Code::NoError))),
@@ -197,9 +202,13 @@ impl Driver {
         {
             let admitted = self.shared.protocol.borrow_mut().admit(number(id));
             let Some(reader) = admitted else {
-                self.shared.quic.reset(id, h3::Connection::REFUSED.value());
-                self.shared.quic.stop(id, h3::Connection::REFUSED.value());
-                self.shared.quic.forget(id);
+                self.refuse(id);
+                continue;
+            };
+            let Some(count) = self.shared.under_way.enter() else {
+                let listener = self.peer.slot.current();
+                listener.shared.cells.of(self.peer.worker.number).count_rejected(Rejected::Memory);
+                self.refuse(id);
                 continue;
             };
             if self.shared.quic.client() != self.peer.client.address {
@@ -208,7 +217,7 @@ impl Driver {
             }
             let request = ReceivedRequest {
                 peer: self.peer.clone(),
-                count: self.shared.under_way.enter(),
+                count,
                 stream: Stream::of_client(&self.shared, id, reader),
                 shared: self.shared.clone(),
             };
@@ -216,8 +225,16 @@ impl Driver {
         }
     }
 
-    /// Notes exchanges that began or ended. QUIC itself ends a connection that is idle for too long, but not
-    /// one whose client sends something and reads nothing.
+    /// Nothing is done with the request of this stream, which the client may send again elsewhere.
+    fn refuse(&self, id: StreamId) {
+        self.shared.quic.reset(id, h3::Connection::REFUSED.value());
+        self.shared.quic.stop(id, h3::Connection::REFUSED.value());
+        self.shared.abandon(id);
+        self.shared.quic.forget(id);
+    }
+
+    /// Takes note of exchanges that began or ended. Of a connection that is idle for too long QUIC takes care
+    /// by itself, but not of a client that says something and reads nothing.
     fn watch_idleness(&mut self, context: &mut Context<'_>) {
         let is_busy = self.shared.under_way.count() > 0;
         if is_busy == self.idleness.is_some() {
@@ -259,10 +276,27 @@ impl Driver {
         false
     }
 
-    /// Announces the end to the client, refuses further requests a round trip later, and closes once all are
-    /// done.
+    /// Takes note of a reload after which the listener speaks other versions alone: no new connection would
+    /// be let in, and this one would else go on for as long as its client likes.
+    fn watch_config(&mut self) {
+        let Peer { worker, slot, .. } = &*self.peer;
+        if self.taken_out_until.is_none()
+            && slot.current().shared.tls.as_deref().is_none_or(|tls| tls.quic_config().is_none())
+        {
+            self.taken_out_until = Some(clock::now() + worker.patience_of_leavers.get());
+        }
+    }
+
+    /// When the connection is cut off; `None` while it may stay.
+    fn draining_until(&self) -> Option<Duration> {
+        let of_slot = self.peer.slot.draining_until();
+        of_slot.into_iter().chain(self.taken_out_until).min()
+    }
+
+    /// Tells the client of the end that is to come, refuses requests a round trip later, and closes once all
+    /// are done.
     fn drain(&mut self, context: &mut Context<'_>) -> Option<End> {
-        let until = self.peer.slot.draining_until();
+        let until = self.draining_until();
         if until.is_none() && !self.deadline.is_shed() {
             return None;
         }

@@ -20,6 +20,9 @@ use crate::http::under_way::UnderWay;
 /// How long the end of an answer may wait for the client to make room for more of it.
 const LATE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// What such an end takes besides its bytes: a task, and its stream.
+const LATE_BYTES: u64 = 1 << 10;
+
 /// Longest time that the answer to a malformed request has to arrive.
 const LONGEST_ROUND_TRIPS: Duration = Duration::from_millis(500);
 
@@ -54,6 +57,8 @@ pub struct Shared {
     pub(super) buffers: Rc<Buffers>,
     /// How many ends of answers wait for the client to make room; their exchanges are over.
     pub(super) late: Cell<u32>,
+    /// The connection to a backend is over, and all that it has said of itself was read.
+    pub(super) has_read_last: Cell<bool>,
 }
 
 impl Shared {
@@ -106,7 +111,13 @@ impl Shared {
         }
     }
 
-    /// Reads the peer's control and QPACK streams, of which those in `steering` are open.
+    /// Has all look again who wait for the head of a response.
+    pub(super) fn wake_awaiting(&self) {
+        self.awaited.borrow_mut().drain().for_each(|(_, waker)| waker.wake());
+    }
+
+    /// Takes what the peer's control and QPACK streams say, of which `steering` are open. What was said
+    /// before a fault holds.
     pub(super) fn steer(&self, steering: &mut Vec<StreamId>, context: &mut Context<'_>) -> Result<(), Fault> {
         while let Poll::Ready(Some(id)) = self.quic.poll_accept(Dir::Uni, context) {
             steering.push(id);
@@ -119,7 +130,6 @@ impl Shared {
                 false
             }
         });
-        fault?;
         while let Some(event) = self.protocol.borrow_mut().poll_event() {
             match event {
                 Event::Unblocked(id) => {
@@ -130,12 +140,12 @@ impl Shared {
                 // For a server this concerns pushes, which do not exist here.
                 Event::GoAway(id) => {
                     self.refused_from.set(id);
-                    self.awaited.borrow_mut().drain().for_each(|(_, waker)| waker.wake());
+                    self.wake_awaiting();
                 }
                 Event::Settings(_) => {}
             }
         }
-        Ok(())
+        fault
     }
 
     /// Sends what our own unidirectional streams have to send.
@@ -179,7 +189,7 @@ impl Shared {
         self.late.set(self.late.get() + 1);
         // Content that is sent from where it is stored is not counted here.
         let held = Held::new(&self.buffers);
-        held.set(rest[0].len() as u64);
+        held.set(LATE_BYTES + rest[0].len() as u64);
         tokio::task::spawn_local(async move {
             let quic = &shared.quic;
             let send = async {
@@ -189,7 +199,7 @@ impl Shared {
                         let in_time = tokio::time::timeout(LATE_TIMEOUT, written).await;
                         in_time.unwrap_or(Err(StreamError::Reset(Code::RequestCancelled.value())))?;
                     }
-                    held.set(0);
+                    held.set(LATE_BYTES);
                 }
                 let Some(code) = malformed_code else { return quic.finish(id) };
                 tokio::time::sleep((2 * quic.round_trip()).min(LONGEST_ROUND_TRIPS)).await;

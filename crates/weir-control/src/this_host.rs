@@ -1,0 +1,63 @@
+//! What a config asks for and this host does not give: rights and ports. The config may be meant for another
+//! machine, so that none of it is a mistake.
+
+use std::collections::BTreeMap;
+
+use weir_config::{Config, Pool, Source};
+use weir_io::{local_end, system};
+use weir_l4::ports::LocalPorts;
+
+/// Rights that a start would be refused for, which this process does not have: what is said of them, each of
+/// a pool.
+pub fn missing_rights(config: &Config) -> Vec<String> {
+    let of_clients = |pool: &&Pool| pool.source.contains(&Source::Client);
+    let asks: Vec<&Pool> = config.pools.iter().map(AsRef::as_ref).filter(of_clients).collect();
+    if asks.is_empty() || !local_end::may_be_clients().is_err_and(|error| system::is_not_permitted(&error)) {
+        return Vec::new();
+    }
+    let say = |pool: &&Pool| {
+        format!(
+            "pool `{}`: `source = \"client\"` takes CAP_NET_ADMIN, which this process does not have: run like this, Weir would not start (AmbientCapabilities= of systemd). \
+             Routes must lead the backends' answers back here as well",
+            pool.name
+        )
+    };
+    asks.iter().map(say).collect()
+}
+
+/// Backends that may have more connections than there are ports to open them from, by what is said of them.
+/// Nothing where this host does not say which ports it gives.
+pub fn short_of_ports(config: &Config) -> Vec<String> {
+    let Ok(ports) = LocalPorts::read() else { return Vec::new() };
+    let room = ports.count();
+    // Ports are counted for each pair of addresses: pools that share both share them.
+    let mut wanted: BTreeMap<(&str, Vec<String>), (u64, Vec<&str>)> = BTreeMap::new();
+    for pool in &config.pools {
+        // Connections that many requests share are few; those of clients leave from as many addresses.
+        if pool.protocol.may_share() || pool.source.contains(&Source::Client) {
+            continue;
+        }
+        let source: Vec<String> = pool.source.iter().map(ToString::to_string).collect();
+        for backend in &pool.backends {
+            let Some(most) = backend.max_connections else { continue };
+            if weir_config::unix_name(&backend.address).is_some() {
+                continue;
+            }
+            let (sum, pools) = wanted.entry((backend.address.as_str(), source.clone())).or_default();
+            *sum += u64::from(most);
+            if !pools.contains(&pool.name.as_str()) {
+                pools.push(&pool.name);
+            }
+        }
+    }
+    let (first, last) = ports.range;
+    let too_many = wanted.into_iter().filter(|(_, (sum, _))| *sum > u64::from(room));
+    let say = |((address, _), (sum, pools)): ((&str, _), (u64, Vec<&str>))| {
+        let (word, names) = (if pools.len() == 1 { "pool" } else { "pools" }, pools.join("`, `"));
+        format!(
+            "{word} `{names}`: {address} may have {sum} connections (`max_connections`), and from one address of this machine at most {room} can be open to it \
+             (`net.ipv4.ip_local_port_range`, {first} {last}): widen the range, or give the backend another address"
+        )
+    };
+    too_many.map(say).collect()
+}
