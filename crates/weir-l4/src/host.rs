@@ -379,7 +379,7 @@ impl<'m> LinkKind<'m> {
         };
         let word = |wanted: u16| find(value, wanted).and_then(|text| text.split(|byte| *byte == 0).next());
         let (own, of_port) = (word(1).unwrap_or_default(), word(4).unwrap_or_default());
-        // `struct ifla_vlan_flags`: the flags, and which of them are meant. Where none is set, it is left out.
+        // `struct ifla_vlan_flags`: the flags, and which of them are meant. Without any it is left out.
         let data = find(value, 2).filter(|_| own == b"vlan");
         let flags = |data| find(data, 2).and_then(|flags| u32_at(flags, 0)).unwrap_or(0);
         LinkKind { own, of_port, vlan_flags: data.map(flags) }

@@ -419,7 +419,7 @@ fn a_backend_that_never_says_how_many_it_takes_is_asked_all_the_same() {
     backend.has_nobody_waiting();
 }
 
-/// They waited longer for that than for a connection, and were refused although there was one.
+/// They would wait for a second, and longer than for a connection.
 #[test]
 fn requests_beside_the_first_go_to_a_silent_backend_within_the_time_for_a_connection() {
     let backend = ScriptedBackend::start();
