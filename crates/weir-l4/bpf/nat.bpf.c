@@ -220,8 +220,7 @@ __noinline int note_direct(const struct packet *packet)
 	return 0;
 }
 
-/* What an answer of a backend becomes if its flow is unknown: an answer of its listener, if only one can
- * be meant. */
+/* A backend's answer of an unknown flow becomes its listener's answer, if only one can be meant. */
 static __always_inline int from_origin(struct flow *flow, const struct origin *origin, __u32 backend,
 				       const struct flow_key6 *key)
 {
@@ -238,8 +237,7 @@ static __always_inline int from_origin(struct flow *flow, const struct origin *o
 	return STEP_MADE;
 }
 
-/* A backend's answer with full-NAT, in a flow that was forgotten: its client is unknown. The client's next
- * packet makes the flow again. */
+/* A backend's answer with full-NAT in a forgotten flow: its client is unknown until it sends again. */
 static __always_inline struct source *lost_answer(const struct origin *origin, const struct address *to, __be16 to_port)
 {
 	/* On the stack: Linux 6.1 does not look up keys that an argument points to. */
@@ -302,8 +300,7 @@ __noinline int meet(struct __sk_buff *skb, struct packet *packet, struct flow *f
 	if (is_past(skb, listener))
 		return NOT_OURS;
 	flow->listener = listener->number;
-	/* Its answers would look like those to this host's own connections, such as its probes and the
-	 * proxy's. */
+	/* Its answers would look like those to this host's own connections (probes, the proxy plane). */
 	if (is_from_own(packet)) {
 		note(TRACE_LISTENER, listener->number);
 		return DROP_OWN_ADDRESS;

@@ -159,8 +159,7 @@ impl<'t> Lexer<'t> {
                 b' ' | b'\t'..=b'\r' => self.at += 1,
                 b'#' => self.skip_line()?,
                 b'-' if self.peek(1) == b'-' => match self.peek(2) {
-                    // At the end of the text the server sees a zero byte, which counts as a control
-                    // character.
+                    // At the end of the text the server sees a zero byte, which is a control byte.
                     0..=b' ' | 0x7f => self.skip_line()?,
                     0x80.. => return Err(Irregularity::Character),
                     _ => return Ok(()),
@@ -216,8 +215,7 @@ impl<'t> Lexer<'t> {
         }
         let content = self.text.get(start..self.at - 1).unwrap_or_default();
         self.at += 1;
-        // A server reads the inside of a hint by its own rules, where a quote could hide the end of the
-        // comment.
+        // A server reads a hint by its own rules, where a quote could hide the end of the comment.
         if is_hint && !quotes_close(content) { Err(Irregularity::Unclosed) } else { Ok(()) }
     }
 

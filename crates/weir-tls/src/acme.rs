@@ -37,7 +37,7 @@ pub const PROTOCOL: &[u8] = b"acme-tls/1";
 /// Bytes of the digest that tells file names apart.
 const DIGEST_BYTES: usize = 4;
 
-/// The folder for everything obtained from one authority; with external account binding, for one such account.
+/// The folder for everything obtained from one authority; with external account binding, for one account.
 pub fn folder(acme: &Acme) -> PathBuf {
     let host = acme.directory.strip_prefix("https://").unwrap_or(&acme.directory);
     let host = host.split(['/', '?']).next().unwrap_or_default();

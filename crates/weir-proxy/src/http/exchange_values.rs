@@ -40,8 +40,8 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// The values for a request whose head is there. They lack its `x-request-id`, and have its path only after
-    /// [`Self::along`].
+    /// The values for a request whose head is there. They lack its `x-request-id`, and have its path only
+    /// after [`Self::along`].
     pub(crate) fn of_head(
         requester: &'a Requester,
         listener: &'a WorkerListener,
