@@ -179,7 +179,11 @@ fn what_comes_from_elsewhere_is_refused_in_keys_and_as_a_list_and_it_is_said_wha
         ("query = { \"${env:WEB}\" = \"a\" }", 6, "`${env:WEB}` cannot stand in a key"),
         ("cookie = { \"${file:key}\" = \"a\" }", 6, "`${file:key}` cannot stand in a key"),
         ("[log.fields]\n\"${env:WEB}\" = \"$path\"", 7, "`${env:WEB}` cannot stand in a key"),
-        ("allow_address = \"${file:networks}\"", 6, "it holds several, of which each is an element of its own"),
+        (
+            "allow_address = \"${file:networks}\"",
+            6,
+            "it holds several, of which each is an element of its own",
+        ),
     ] {
         std::fs::write(weir.dir().join("part-20-route.toml"), format!("{route}\n{part}\n")).expect("write");
         let finished = weir.command(&["reload"]);
