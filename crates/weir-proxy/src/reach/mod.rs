@@ -251,11 +251,15 @@ impl Reach {
     /// The indexes in `newer` of those that have failed.
     #[cold]
     fn tried_in(&self, asked: &WorkerPool, newer: &WorkerPool) -> Vec<usize> {
-        let of_asked = self.tried.iter().map(|index| &asked.backends[*index].shared.balance);
+        let of_asked = self.tried.iter().filter_map(|index| asked.backends.get(*index));
         let place = |tried: &Arc<weir_balance::Backend>| {
             newer.backends.iter().position(|backend| Arc::ptr_eq(&backend.shared.balance, tried))
         };
-        of_asked.chain(&self.tried_newcomers).filter_map(place).collect()
+        of_asked
+            .map(|backend| &backend.shared.balance)
+            .chain(&self.tried_newcomers)
+            .filter_map(place)
+            .collect()
     }
 
     /// Another backend to ask beside `chosen`, for a retry of the pool's budget. It is never one that was
