@@ -62,7 +62,7 @@ pub struct Status {
     /// Fetched keys for tokens, in the order of the config.
     #[serde(default)]
     pub token_keys: Vec<TokenKeysStatus>,
-    /// Access logs whose lines wait in memory, each with the reason.
+    /// Access logs whose lines are held in memory, each with the reason.
     #[serde(default)]
     pub waiting_logs: Vec<String>,
     /// The last reload; `None` before the first.

@@ -121,7 +121,8 @@ fn unknown_key(
     let needs_it = |table: &&Table| table.key(name).is_some_and(|key| key.required);
     let below = || tables().map(|table| table.path);
     let hint = match (meant, &others[..]) {
-        // What a table below cannot do without was meant for it, whatever is like it here.
+        // A key that exactly one nested table requires belongs there, even if a key of this table has a
+        // similar name.
         _ if tables().filter(needs_it).count() == 1 => {
             format!("`{name}` belongs in {}", one_of(tables().filter(needs_it).map(|table| table.path)))
         }
@@ -415,7 +416,8 @@ fn text_for(shape: &Shape, given: &given::Text) -> String {
     }
 }
 
-/// A key as the file has it. One with `${env:…}` would be taken as it stands, and mean what nobody meant.
+/// Returns the key unless it contains `${env:…}`. Keys are not expanded, so the expression would be taken
+/// literally.
 fn written_out(key: &str) -> Result<&str, Refused> {
     let Some(expression) = given::expression_in(key) else { return Ok(key) };
     let hint = "keys are written out; values may come from elsewhere";
@@ -456,8 +458,8 @@ fn wrong_kind<T>(kind: &Kind, value: &DeValue<'_>, key: &Key) -> Result<T, Refus
     }
 }
 
-/// For a value in place of a table of which only one key has to be said: the table, and whether it is with
-/// this value or with one that the key takes.
+/// Suggests a table for a text value that was given in place of a table with exactly one required key. The
+/// second value says whether the suggestion uses the given text (`true`) or the key's example (`false`).
 fn in_its_table(kind: &Kind, value: &DeValue<'_>) -> Option<(String, bool)> {
     let table = kind.table().filter(|_| !matches!(kind, Kind::Tables(_) | Kind::NamedTables(_)))?;
     let text = value.as_str()?;

@@ -163,8 +163,7 @@ impl Config {
         all.filter(|listener| uses.is_used_by(pool, &listener.name)).collect()
     }
 
-    /// The pools that some listener uses, of those that are meant, in any of these ways. Reads the config
-    /// through.
+    /// The pools that the listeners selected by `is_meant` use, in any way. Walks the whole config.
     pub fn pools_used_by(&self, is_meant: impl Fn(&Listener) -> bool) -> BTreeSet<String> {
         let uses = Uses::of_file(&self.fields());
         let meant = self.listeners.iter().filter(|one| is_meant(one));

@@ -119,7 +119,7 @@ impl Text {
         expression + "$"
     }
 
-    /// Whether it looks like a list: there are blanks, commas or line ends within.
+    /// Whether it looks like a list: whether blanks, commas, semicolons or line ends separate several parts.
     pub fn holds_several(&self) -> bool {
         let whole = self.whole();
         whole.split([',', ';', ' ', '\t', '\r', '\n']).filter(|part| !part.is_empty()).count() > 1
@@ -158,7 +158,8 @@ pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(KINDS.iter().fold(text.to_owned(), |text, kind| text.replace(kind, &format!("${kind}"))))
 }
 
-/// The first expression of a text that is none of the values; `None` where it has none, or an escaped one.
+/// The first `${…}` expression in a text that is not a config value, such as a key. `None` if there is none
+/// or if it is escaped.
 pub(crate) fn expression_in(text: &str) -> Option<&str> {
     let (at, _) = first_of(text).filter(|(at, _)| !text[..*at].ends_with('$'))?;
     let end = text[at..].find('}').map_or(text.len(), |end| at + end + 1);

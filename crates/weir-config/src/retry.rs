@@ -41,7 +41,7 @@ table! {
     }
 }
 
-/// Words of nginx, HAProxy and Envoy that are no single word here.
+/// Conditions of nginx, HAProxy and Envoy for which Weir has no single word.
 const OF_OTHERS: &[(&[&str], &str)] = &[
     (&["error"], "did you mean \"connect\" and \"reset\"?"),
     (&["http-429"], "did you mean \"429\"?"),

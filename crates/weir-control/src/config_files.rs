@@ -51,7 +51,7 @@ impl NamedFiles for Disk {
         };
         match files {
             FileUse::Log(file) if file.is_dir() => can_log(file),
-            // No reason not to serve (decision 0052).
+            // A log that can't be opened does not keep Weir from serving (decision 0052).
             FileUse::Log(file) => can_append(file).err().map(|why| unopened(file, why)).into_iter().collect(),
             // Made when it is not there.
             FileUse::OwnKey(file) if !file.exists() => can_log(file),
@@ -89,7 +89,7 @@ impl World for OnlyRead {
 
 impl NamedFiles for OnlyRead {}
 
-/// Whether this process may put lines into a file, as far as that can be seen without one.
+/// Checks, without writing to the file, whether this process may append to it.
 fn can_append(file: &Path) -> Result<(), String> {
     can_log(file)?;
     let (place, rights) = match file.exists() {

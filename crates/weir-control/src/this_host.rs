@@ -1,5 +1,5 @@
-//! What a config asks for and this host does not give: rights and ports. The config may be meant for another
-//! machine, so that none of it is a mistake.
+//! Finds what a config needs and this host does not provide: rights and local ports. The config may be for
+//! another machine, so none of this is an error.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use weir_config::{Config, Pool, Source};
 use weir_io::{local_end, system};
 use weir_l4::ports::LocalPorts;
 
-/// Rights that a start would be refused for, which this process does not have: what is said of them, each of
-/// a pool.
+/// Rights that this process lacks and without which Weir would not start, one message for each pool that
+/// needs them.
 pub fn missing_rights(config: &Config) -> Vec<String> {
     let of_clients = |pool: &&Pool| pool.source.contains(&Source::Client);
     let asks: Vec<&Pool> = config.pools.iter().map(AsRef::as_ref).filter(of_clients).collect();
@@ -25,15 +25,17 @@ pub fn missing_rights(config: &Config) -> Vec<String> {
     asks.iter().map(say).collect()
 }
 
-/// Backends that may have more connections than there are ports to open them from, by what is said of them.
-/// Nothing where this host does not say which ports it gives.
+/// One message for each set of backends whose connection limits exceed the local ports of this host. Empty if
+/// this host does not say which ports it uses.
 pub fn short_of_ports(config: &Config) -> Vec<String> {
     let Ok(ports) = LocalPorts::read() else { return Vec::new() };
     let room = ports.count();
-    // Ports are counted for each pair of addresses: pools that share both share them.
+    // A local port is used once per pair of source and backend address, so pools with the same pairs share
+    // the ports.
     let mut wanted: BTreeMap<(&str, Vec<String>), (u64, Vec<&str>)> = BTreeMap::new();
     for pool in &config.pools {
-        // Connections that many requests share are few; those of clients leave from as many addresses.
+        // Multiplexed connections are few, and connections with client addresses leave from as many
+        // addresses.
         if pool.protocol.may_share() || pool.source.contains(&Source::Client) {
             continue;
         }

@@ -1,8 +1,7 @@
 //! ARC2 Proxy's configuration: a TOML file with one `[[proxy_rules]]` for each domain.
 //!
-//! A feature of ARC2 runs only where the switch at the top of the file and that of the domain are both on.
-//! What its pages leave open is said in the notes: which way it was read, and what differs if it was meant
-//! otherwise.
+//! A feature of ARC2 is active only if both the global switch and that of the domain are on. Where ARC2's
+//! documentation is unclear, the notes say how it was read, and what differs if it was meant otherwise.
 
 mod bag;
 mod globals;
@@ -18,7 +17,7 @@ use self::bag::{Bag, Left, Taken};
 use crate::{Converted, Directive, DirectiveVerdict, NotConverted};
 use weir_config::quoted;
 
-/// Whether a file is one of ARC2's, right or wrong in itself.
+/// Whether a file looks like one of ARC2's, even if it has mistakes.
 pub(super) fn looks_like(text: &str) -> bool {
     text.lines().map(str::trim_start).any(|line| {
         line.starts_with("[[proxy_rules]]")
@@ -62,7 +61,7 @@ pub(super) fn convert(text: &str) -> Result<Converted, NotConverted> {
     Ok(Converted { from: "ARC2 Proxy", body, directives })
 }
 
-/// Verdicts as they are found.
+/// Collects verdicts.
 #[derive(Default)]
 struct Notes {
     directives: Vec<Directive>,
@@ -90,7 +89,7 @@ impl Notes {
         self.say(taken, DirectiveVerdict::Unsupported, note);
     }
 
-    /// A default of ARC2's that the file does not mention.
+    /// Notes a default of ARC2 that the file does not mention.
     fn unsaid(&mut self, name: &str, note: impl Into<String>) {
         let name = name.to_owned();
         self.directives.push(Directive {
@@ -108,13 +107,13 @@ impl Notes {
     }
 }
 
-/// A line `key = value`.
+/// Writes a line `key = value`.
 fn line(body: &mut String, key: &str, value: impl std::fmt::Display) {
     // Writing to a String cannot fail.
     let _ = writeln!(body, "{key} = {value}");
 }
 
-/// A TOML list of texts; one of them stands for itself.
+/// Formats texts as a TOML list, or a single one as a string.
 fn texts(values: &[String]) -> String {
     match values {
         [one] => quoted(one),
@@ -146,7 +145,7 @@ impl Match {
         })
     }
 
-    /// As Weir's lists of texts have it.
+    /// The pattern as Weir writes it in lists of texts.
     fn pattern(self, text: &str) -> String {
         match self {
             Match::Equals => text.to_owned(),

@@ -1,8 +1,8 @@
-//! What does another program's config ask for, in our words?
+//! Converts another program's configuration into a `weir.toml`.
 //!
-//! Gives a `weir.toml` with a verdict on each directive. A converted file is text for a person to read: what
-//! could not be said exactly stands beside it. It is not checked here; [`weir_config::check_text`] takes it
-//! like any other. Never opens a file.
+//! Each directive gets a verdict. The converted file is for a person to read: comments beside it say what
+//! could not be converted exactly. It is not checked here; [`weir_config::check_text`] checks it like any
+//! other. This crate never opens a file.
 //!
 //! Start reading at [`convert`]. Each program has a module of its own.
 #![forbid(unsafe_code)]
@@ -11,19 +11,19 @@ mod arc2;
 
 use std::fmt::{self, Write as _};
 
-/// How well a directive is said by the converted file.
+/// How well the converted file expresses a directive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DirectiveVerdict {
     /// Weir does the same.
     Exact,
     /// Weir does something close; the note says what differs.
     Approximate,
-    /// Weir has nothing like it; the note says what is missing then.
+    /// Weir has nothing like it; the note says what is missing.
     Unsupported,
 }
 
 impl DirectiveVerdict {
-    /// As shown.
+    /// The word that is shown.
     pub const fn word(self) -> &'static str {
         match self {
             DirectiveVerdict::Exact => "exact",
@@ -38,11 +38,11 @@ impl DirectiveVerdict {
 pub struct Directive {
     /// Line in its file, from 1; 0 for a default that the file does not mention.
     pub line: usize,
-    /// What it is called there, such as `proxy_rules[0].domain`.
+    /// Its name in that file, such as `proxy_rules[0].domain`.
     pub name: String,
     /// What became of it.
     pub verdict: DirectiveVerdict,
-    /// Where it went, or what differs; one line.
+    /// What it was converted to, or what differs; one line.
     pub note: String,
 }
 
@@ -56,11 +56,11 @@ impl fmt::Display for Directive {
 /// A converted configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Converted {
-    /// The program it was for, as it is called.
+    /// The name of the program that it was for.
     pub from: &'static str,
     /// Tables and keys of a `weir.toml`.
     pub body: String,
-    /// Every directive of the source, in its order; defaults that differ from Weir's behind them.
+    /// Every directive of the source, in its order, followed by defaults that differ from Weir's.
     pub directives: Vec<Directive>,
 }
 
@@ -91,7 +91,7 @@ impl Converted {
     }
 }
 
-/// The text without what would end a comment.
+/// The text with control characters, which could end a comment, replaced by blanks.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -112,10 +112,10 @@ impl fmt::Display for NotConverted {
     }
 }
 
-/// Converts the configuration of another program, which is told by what it looks like.
+/// Converts the configuration of another program. The program is recognised by the text.
 ///
 /// # Errors
-/// It is of no program whose configuration is known here, or cannot be read.
+/// The text is not of a program that is known here, or can't be parsed.
 pub fn convert(text: &str) -> Result<Converted, NotConverted> {
     if arc2::looks_like(text) {
         return arc2::convert(text);

@@ -108,9 +108,9 @@ pub fn is_reset(stream: &TcpStream) -> bool {
     matches!(stream.take_error(), Ok(Some(error)) if error.kind() != io::ErrorKind::BrokenPipe)
 }
 
-/// Whether a connection carries nothing more either way: the peer has reset it, be it behind the end of its
-/// stream, or the kernel has given it up (POLLHUP of poll(2)). Says that only before this side has ended its
-/// own stream. It takes nothing away, so that it may be asked again. One system call.
+/// Whether a connection is dead in both directions: the peer has reset it, possibly after its FIN, or the
+/// kernel has given it up (POLLHUP of poll(2)). Only meaningful before this side has shut down its own
+/// stream. It consumes nothing, so it can be called repeatedly. One system call.
 pub fn is_over(stream: &TcpStream) -> bool {
     let mut polled = [PollFd::new(stream, PollFlags::empty())];
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -43,8 +43,8 @@ pub trait Duplex {
     /// anything it sent. A peer that has merely ended its stream has not. Takes a system call if it is a
     /// socket; no waker is registered for a change.
     fn is_broken_off(&mut self, context: &mut Context<'_>) -> bool;
-    /// As [`Self::is_broken_off`], also of a peer that had ended its stream before: it takes nothing more. To
-    /// be asked only before this side has ended its own.
+    /// Like [`Self::is_broken_off`], but also detects a reset by a peer that had ended its stream before.
+    /// Call it only before this side has ended its own stream.
     fn is_gone(&mut self, context: &mut Context<'_>) -> bool {
         self.is_broken_off(context)
     }

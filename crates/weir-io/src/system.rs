@@ -165,8 +165,8 @@ pub fn is_not_permitted(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EPERM)
 }
 
-/// Whether there are no sockets of that family: this host has no IPv6, or what confines the process keeps it
-/// from it.
+/// Whether the error says that there are no sockets of this address family: the host has no IPv6, or the
+/// process's sandbox forbids it.
 pub fn is_no_family(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EAFNOSUPPORT)
 }

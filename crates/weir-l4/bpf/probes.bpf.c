@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Has probes of the health of backends go the way that clients' packets go: to the listener's address (VIP), by the backend's
- * MAC address or within an outer packet to it. A probe is a connection of a socket of this host to the backend's own address; what
- * that sends is changed on its way out, and what the VIP answers, or others say of it by ICMP, on its way in, so that the socket,
- * the routes and the firewall of the host see the backend's address alone. A program of its own, that shares no map with the others. */
+/* Sends health probes the way that clients' packets go: to the listener's address (VIP), by the backend's MAC address or within an
+ * outer packet to the backend. A probe is a connection from a socket of this host to the backend's own address. This program
+ * rewrites the packets of that socket on their way out, and the VIP's answers and ICMP errors about the probe on their way in, so
+ * that the socket, the routes and the firewall of the host see only the backend's address. It is a program of its own and shares
+ * no map with the others. */
 #include <linux/if_packet.h>
 
 #include "icmp.h"
@@ -99,7 +100,7 @@ int ask_vip(struct __sk_buff *skb)
 	return NOT_OURS;
 }
 
-/* What the VIP answers. */
+/* Rewrites an answer of the VIP for the probe's socket. */
 __noinline int hear_answer(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct probe_key key = { .is_answer = 1 };
@@ -125,8 +126,8 @@ __noinline int hear_answer(struct __sk_buff *skb, const struct packet *packet)
 	return NOT_OURS;
 }
 
-/* Whether an error says that what it quotes does not arrive. What a link on the way has room for is none: segments of probes fit
- * into any. */
+/* Whether an ICMP error says that the quoted packet can't be delivered. "Fragmentation needed" and "packet too big" don't count:
+ * the segments of probes fit any link. */
 static __always_inline bool says_unreached(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct icmp_header icmp;
@@ -138,7 +139,8 @@ static __always_inline bool says_unreached(struct __sk_buff *skb, const struct p
 	return icmp.type != ICMP_SOURCE_QUENCH && (icmp.type != ICMP_DEST_UNREACH || icmp.code != ICMP_FRAG_NEEDED);
 }
 
-/* Takes the outer header out of the quote of an error that has neither options nor extensions. The sum of ICMP follows. */
+/* Removes the outer header from the quote of an error that has neither IP options nor ICMP extensions, and adjusts the ICMP
+ * checksum. */
 static __always_inline long bare_quote4(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct {
@@ -172,7 +174,7 @@ static __always_inline long bare_quote6(struct __sk_buff *skb, const struct pack
 
 	if (packet->transport != ETH_HLEN + sizeof(head.ip) || bpf_skb_load_bytes(skb, ETH_HLEN, &head, sizeof(head)))
 		return 1;
-	/* The sum covers how long the message is (RFC 8200 §8.1). */
+	/* The checksum covers the length of the message (RFC 8200 §8.1). */
 	bytes = bpf_ntohs(head.ip.payload_len);
 	sum = (__u16)~head.icmp.sum +
 	      (__u16)~fold((__u32)bpf_csum_diff(NULL, 0, (__be32 *)&head.outer, sizeof(head.outer), 0));
@@ -190,8 +192,8 @@ __noinline int bare_quote(struct __sk_buff *skb, const struct packet *packet)
 	return (packet->family == 4 ? bare_quote4(skb, packet) : bare_quote6(skb, packet)) != 0;
 }
 
-/* What a router or the backend says of a packet that a probe has sent: its socket hears it of the packet that it sent itself, with or
- * without the outer header, and ends at once. */
+/* Rewrites an ICMP error of a router or the backend about a packet of a probe, with or without the outer header, to quote the
+ * packet that the probe's socket sent. The connection then fails at once. */
 __noinline int hear_error(struct __sk_buff *skb, struct packet *packet)
 {
 	struct probe_key key = { .is_answer = 1 };
@@ -217,7 +219,7 @@ __noinline int hear_error(struct __sk_buff *skb, struct packet *packet)
 	} else {
 		to.destination = quoted.opposite.destination;
 	}
-	/* An error goes to who sent what it quotes; any other is a forgery. */
+	/* An error is sent to the source of the packet that it quotes; any other is forged. */
 	if (quoted.opposite.protocol != IPPROTO_TCP || !same_address(&packet->destination, &to.destination))
 		return NOT_OURS;
 	key.here = quoted.opposite.destination;
@@ -241,7 +243,7 @@ __noinline int hear_error(struct __sk_buff *skb, struct packet *packet)
 	return rewrite_icmp(skb, packet, &quoted, &to) ? DROPPED : NOT_OURS;
 }
 
-/* At the ingress of an interface. */
+/* Runs at the ingress of an interface. */
 SEC("classifier")
 int hear_vip(struct __sk_buff *skb)
 {

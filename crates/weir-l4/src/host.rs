@@ -23,19 +23,19 @@ pub struct Interface {
     pub mac: [u8; 6],
     /// Whether it is up.
     pub is_up: bool,
-    /// Whether its frames have headers of Ethernet and no tag of the VLAN that it is, and it is not the
-    /// loopback.
+    /// Whether its frames have Ethernet headers and no tag of its own VLAN, and it is not the loopback
+    /// interface.
     pub is_ethernet: bool,
-    /// Whether it is a VLAN that leaves its tag in frames (`reorder_hdr off` of ip-link(8)).
+    /// Whether it is a VLAN that keeps its tag in frames (`reorder_hdr off` of ip-link(8)).
     pub keeps_tags: bool,
     /// Whether it is one end of a veth pair whose other end is in another network namespace.
     pub leads_to_namespace: bool,
     /// Index of the bridge or bond that it is a port of; 0 if none.
     pub port_of: u32,
-    /// Whether that is a bond or a team, which knows by which of its ports frames may come.
+    /// Whether that is a bond or a team, which itself decides by which of its ports frames may arrive.
     pub is_bonded: bool,
-    /// Index of the interface that it is on top of as a VLAN or macvlan, whose own frames are others; 0 where
-    /// it is on none of this namespace.
+    /// Index of the interface that it lies on top of, as a VLAN or macvlan whose frames that interface does
+    /// not receive; 0 if there is none in this namespace.
     pub above: u32,
 }
 
@@ -136,26 +136,27 @@ impl Host {
         chosen.map(|one| one.name.clone()).collect()
     }
 
-    /// An interface that is up, wanted by its name, and not of Ethernet or not of a kind that is read.
+    /// An interface that is up, has a wanted name, and whose frames can't be read ([`Interface::is_ethernet`]
+    /// is false).
     pub fn of_other_kind(&self, is_wanted: impl Fn(&str) -> bool) -> Option<&Interface> {
         self.interfaces.iter().find(|one| !one.is_ethernet && one.is_up && is_wanted(&one.name))
     }
 
-    /// Names of the interfaces of Ethernet that are up and wanted.
+    /// Names of the Ethernet interfaces that are up and wanted.
     pub fn interfaces_that(&self, is_wanted: impl Fn(&Interface) -> bool) -> BTreeSet<String> {
         let chosen = self.interfaces.iter().filter(|one| one.is_ethernet && one.is_up && is_wanted(one));
         chosen.map(|one| one.name.clone()).collect()
     }
 
-    /// The interfaces that one is on top of as a VLAN or macvlan, from the nearest on.
+    /// The interfaces that `one` lies on top of as a VLAN or macvlan, nearest first.
     pub fn below<'h>(&'h self, one: &Interface) -> impl Iterator<Item = &'h Interface> + use<'h> {
         let all = &self.interfaces;
         let at = move |index: u32| all.iter().find(|other| index != 0 && other.index == index);
-        // None is below itself.
+        // The limit guards against a cycle.
         std::iter::successors(at(one.above), move |other| at(other.above)).take(all.len())
     }
 
-    /// An interface by its name.
+    /// The interface with this name.
     pub fn named(&self, name: &str) -> Option<&Interface> {
         self.interfaces.iter().find(|one| one.name == name)
     }
@@ -361,12 +362,12 @@ fn interface(message: &Message<'_>) -> Option<Interface> {
     })
 }
 
-/// What kind of interface one is (IFLA_LINKINFO).
+/// The kind of an interface (IFLA_LINKINFO).
 #[derive(Default)]
 struct LinkKind<'m> {
     /// Its own kind.
     own: &'m [u8],
-    /// The kind of what it is a port of.
+    /// The kind of the interface that it is a port of.
     of_port: &'m [u8],
     /// Flags of a VLAN.
     vlan_flags: Option<u32>,
@@ -379,7 +380,7 @@ impl<'m> LinkKind<'m> {
         };
         let word = |wanted: u16| find(value, wanted).and_then(|text| text.split(|byte| *byte == 0).next());
         let (own, of_port) = (word(1).unwrap_or_default(), word(4).unwrap_or_default());
-        // `struct ifla_vlan_flags`: the flags, and which of them are meant. Without any it is left out.
+        // `struct ifla_vlan_flags`: the flags and their mask. The kernel omits it if no flag is set.
         let data = find(value, 2).filter(|_| own == b"vlan");
         let flags = |data| find(data, 2).and_then(|flags| u32_at(flags, 0)).unwrap_or(0);
         LinkKind { own, of_port, vlan_flags: data.map(flags) }
@@ -458,7 +459,7 @@ mod tests {
         assert!(!host.routed_interfaces().contains("lo"));
     }
 
-    /// As the kernel says it: how long an attribute is, its number, and what it holds, in words of 32 bits.
+    /// An attribute as the kernel encodes it: length, number and value, padded to 32 bits.
     fn attribute(number: u16, value: &[u8]) -> Vec<u8> {
         let mut bytes = [((value.len() + 4) as u16).to_ne_bytes(), number.to_ne_bytes()].concat();
         bytes.extend(value);
@@ -466,7 +467,7 @@ mod tests {
         bytes
     }
 
-    /// An interface of Ethernet that is up, with index 7.
+    /// Reads an Ethernet interface that is up and has index 7.
     fn read_interface(attributes: &[Vec<u8>]) -> Interface {
         let mut body = vec![0; 16];
         body[2..4].copy_from_slice(&1_u16.to_ne_bytes());
@@ -481,7 +482,7 @@ mod tests {
         let link = attribute(5, &3_u32.to_ne_bytes());
         let vlan = |flags: u32| {
             let set = attribute(2, &[flags.to_ne_bytes(), u32::MAX.to_ne_bytes()].concat());
-            // As the kernel has it: no flags at all where none is set.
+            // Like the kernel, omits the attribute if no flag is set.
             let data = [attribute(1, &100_u16.to_ne_bytes()), if flags == 0 { Vec::new() } else { set }];
             attribute(18, &[attribute(1, b"vlan\0"), attribute(2, &data.concat())].concat())
         };
@@ -489,13 +490,13 @@ mod tests {
         let found = read_interface(&[name.clone(), link.clone(), vlan(1)]);
         assert!(found.is_up && found.is_ethernet && !found.keeps_tags && !found.is_bonded);
         assert_eq!((found.name.as_str(), found.index, found.above), ("eth0.100", 7, 3));
-        // Its tag stays in frames.
+        // Frames keep their tags.
         let found = read_interface(&[name.clone(), link.clone(), vlan(0)]);
         assert!(found.keeps_tags && !found.is_ethernet);
-        // What it is on is in another namespace.
+        // The interface below it is in another namespace.
         let elsewhere = attribute(37, &[0; 4]);
         assert_eq!(read_interface(&[name.clone(), link.clone(), vlan(1), elsewhere]).above, 0);
-        // A veth pair's other end is no interface below.
+        // The other end of a veth pair is not an interface below it.
         let veth = attribute(18, &attribute(1, b"veth\0"));
         assert_eq!(read_interface(&[name.clone(), link, veth]).above, 0);
         let port = |kind: &[u8]| {

@@ -72,7 +72,7 @@ impl LocalPorts {
         if count(&most) > 0 { Ok(most) } else { Err(Taken { range: self.range, wanted: None }) }
     }
 
-    /// How many the kernel gives to whoever asks for any port (count).
+    /// How many ports the kernel assigns to sockets that ask for any port (count).
     pub fn count(&self) -> u32 {
         let (first, last) = self.range;
         let given = (first..=last).filter(|port| !self.is_reserved(*port)).count();

@@ -102,10 +102,10 @@ impl Book {
 
 impl AccessLog {
     /// Opens the targets that the config names. Nothing is opened, and no thread started, while there is
-    /// none. A file that can't be opened is told of and waited for (decision 0052).
+    /// none. A file that can't be opened is reported and tried again (decision 0052).
     ///
     /// # Errors
-    /// No thread can be started, or no descriptor is left.
+    /// No thread can be started, or no file descriptor is left.
     pub fn start(main: &Log, others: &[Arc<weir_config::AccessLog>]) -> io::Result<AccessLog> {
         let mut book = Book::default();
         let usual = Arc::new(OpenLog::off(book.counts_of(MAIN_LOG)));
@@ -133,11 +133,11 @@ impl AccessLog {
         self.take_over(main, others, Unopened::Refused)
     }
 
-    /// As [`Self::reconfigure`], for targets that were in force before a reload that failed: a file that
-    /// can't be opened any more is waited for.
+    /// Like [`Self::reconfigure`], but for the targets that were in force before a reload that failed. A file
+    /// that can no longer be opened is tried again.
     ///
     /// # Errors
-    /// As of [`Self::start`].
+    /// The same as those of [`Self::start`].
     pub fn put_back(&self, main: &Log, others: &[Arc<weir_config::AccessLog>]) -> io::Result<()> {
         self.take_over(main, others, Unopened::Awaited)
     }
@@ -224,8 +224,8 @@ impl AccessLog {
         self.book().counts.values().map(|counts| counts.lost.load(Ordering::Relaxed)).sum()
     }
 
-    /// The logs by name, and why their lines wait: the file can't be opened, or the daemon takes none. `None`
-    /// where they do not.
+    /// The name of each log and why its lines are held in memory: the file can't be opened, or the daemon
+    /// accepts none. `None` if they are not held.
     pub fn waiting(&self) -> Vec<(String, Option<String>)> {
         let book = self.book();
         book.counts.iter().map(|(name, counts)| (name.clone(), counts.waits_for())).collect()

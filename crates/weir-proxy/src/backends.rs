@@ -97,7 +97,7 @@ pub struct OpenCount {
 }
 
 impl OpenCount {
-    /// Counts it as one that its backend ended while it was idle.
+    /// Counts it as a connection that the backend ended while it was idle.
     pub fn note_ended_idle(&self) {
         self.cells.of(self.number as usize).ended_idle.increment();
     }

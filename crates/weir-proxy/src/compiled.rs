@@ -44,8 +44,8 @@ pub struct CompiledSnapshot {
 
 /// The compiled part of a listener.
 pub struct CompiledListener {
-    /// `alt-svc`, which tells clients that HTTP/3 is spoken here too, or is no longer; `None` where it was
-    /// not before.
+    /// The `alt-svc` field, which tells clients that HTTP/3 is available, or no longer is; `None` if it is
+    /// not and was not before.
     pub alternative: Option<AddedField>,
     /// The listener's screen, which every request passes before its route's, or every connection; `None`
     /// without one.
@@ -260,12 +260,12 @@ fn asked_of_clients(config: &weir_config::Listener) -> Cow<'_, weir_config::Scre
     }
 }
 
-/// What clients of other versions are told of HTTP/3, after what they were told `before`. A day is how long
-/// they may remember it; they come back to HTTP/2 by themselves where it fails (RFC 7838 section 2.4).
+/// The `alt-svc` field for clients of other HTTP versions, given the field of the config `before`. Clients
+/// may remember it for a day; if HTTP/3 fails they return to HTTP/2 by themselves (RFC 7838 section 2.4).
 fn alternative(listener: &Listener, before: Option<&AddedField>) -> Option<AddedField> {
     let tls = listener.tls.as_deref()?;
     if tls.quic_config().is_none() {
-        // Whoever remembers would try in vain.
+        // Clients that remember HTTP/3 would try it in vain.
         return before.and_then(|_| AddedField::new(b"alt-svc", b"clear").ok());
     }
     let port = listener.config.bind.iter().find_map(Bind::inet)?.first.port();

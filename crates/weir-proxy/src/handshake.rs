@@ -42,7 +42,7 @@ pub async fn with_client(
     if is_awaited || !server.on_demand().is_empty() {
         let read = Box::pin(server_name::read(&mut stream, buffer, &worker.buffers, deadline)).await;
         let name = match read {
-            // The handshake finds it out too, and tells the client so by an alert.
+            // The handshake detects this as well and sends the client an alert.
             Err(Unread::Malformed) => None,
             read => counted(worker, listener, read).inspect_err(|_| deadline.set_idle(None))?,
         };
@@ -154,7 +154,7 @@ pub async fn server_name(
     counted(worker, listener, read)
 }
 
-/// What was read; a greeting that did not come is counted.
+/// Returns what was read. Counts a ClientHello that did not arrive.
 fn counted(
     worker: &Worker,
     listener: &WorkerListener,

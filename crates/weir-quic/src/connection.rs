@@ -56,9 +56,9 @@ pub struct Connection {
     requests: Cell<u32>,
     /// When something was last received from the client.
     pub(crate) heard_at: Cell<Instant>,
-    /// When the peer was first asked whether it is there since it was last heard.
+    /// When the peer was first probed after it was last heard from.
     asked_at: Cell<Option<Instant>>,
-    /// How often it was looked in vain since then whether a server is there.
+    /// How many checks ([`Self::look`]) of a server have found no response since then (count).
     looks: Cell<u32>,
     pub(crate) paths: RefCell<ClientPaths>,
 }
@@ -272,8 +272,8 @@ impl Connection {
         Poll::Pending
     }
 
-    /// The next stream that the client has opened, also where it has ended the connection since; `None` when
-    /// there will be no more.
+    /// The next stream that the peer has opened, even if it has closed the connection since. `None` if there
+    /// will be no more.
     pub fn poll_accept(self: &Rc<Self>, dir: Dir, context: &mut Context<'_>) -> Poll<Option<StreamId>> {
         let inner = &mut *self.inner.borrow_mut();
         if let Some(id) = inner.quic.streams().accept(dir) {
@@ -466,7 +466,7 @@ impl Connection {
             inner.wake_all();
             self.end();
         } else if self.requests.get() == 0 {
-            // An idle one may be silent.
+            // An idle server may be silent.
         } else if self.is_ours.get() {
             self.look(now);
         } else {

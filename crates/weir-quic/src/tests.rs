@@ -168,7 +168,7 @@ fn a_server_is_silent_after_some_looks_and_not_because_time_has_passed() {
         relay.lead_to(nobody.local_addr().unwrap());
         let peer = rig.connection();
         peer.note_asked();
-        // As after a standstill of this process, when what has come is not read yet.
+        // As if this process had been stalled: received data is not read yet.
         let much_later = std::time::Instant::now() + Duration::from_secs(60);
         for _ in 0..3 {
             peer.look(much_later);

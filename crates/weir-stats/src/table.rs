@@ -450,7 +450,7 @@ pub struct BackendCells {
     pub fell_back: Counter,
     /// Requests on a reused connection.
     pub reused: Counter,
-    /// Idle connections that it had ended, or sent something on, before they were used again.
+    /// Idle connections that the backend had ended, or had sent something on, before they were used again.
     pub ended_idle: Counter,
     /// From the request sent to the response's head received.
     pub response_seconds: Histogram,

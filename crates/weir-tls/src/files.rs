@@ -36,8 +36,8 @@ impl fmt::Display for LoadError {
 
 impl std::error::Error for LoadError {}
 
-/// Why a file can't be read, for people: who may not read it learns who tried, and whose path is no whole
-/// one where it was looked for.
+/// Why a file can't be read, as a message for people. It names the user if permission was denied, and the
+/// current directory if the path is relative.
 pub fn why_unread(file: &Path, error: &io::Error) -> String {
     let user = rustix::process::geteuid().as_raw();
     match (error.kind(), std::env::current_dir()) {
@@ -107,7 +107,7 @@ pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, 
     let bytes = read(file)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     match found {
-        // A sequence (X.690 section 8.9), as every certificate in DER begins.
+        // The tag of a sequence (X.690 section 8.9), with which every certificate in DER begins.
         Ok(found) if found.is_empty() && bytes.first() == Some(&0x30) => {
             let reason = "is DER; expected PEM, as `openssl x509 -inform der -in FILE` makes of it";
             Err(LoadError::new(file, reason))
@@ -134,7 +134,7 @@ pub(crate) fn revocations(file: &Path) -> Result<Vec<CertificateRevocationListDe
 /// The first private key in a PEM file.
 pub(crate) fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, LoadError> {
     let bytes = read(file)?;
-    // As PKCS #8 says it, and as RFC 1421 section 4.6.1.1 does for older forms.
+    // The markers of PKCS #8 and, for older formats, of RFC 1421 section 4.6.1.1.
     let says = |text: &[u8]| bytes.windows(text.len()).any(|window| window == text);
     if says(b"BEGIN ENCRYPTED P") || says(b"Proc-Type: 4,ENCRYPTED") {
         let reason = "the private key is encrypted; expected one without a passphrase, as `openssl pkey -in FILE` makes of it";

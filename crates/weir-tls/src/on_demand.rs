@@ -78,7 +78,7 @@ struct DemandState {
     turned_away: HashSet<u64>,
     /// Whether names are accepted; if not, no one would serve the handshakes that wait.
     is_open: bool,
-    /// How often all was forgotten (count).
+    /// How often [`OnDemand::forget`] was called (count).
     forgotten: u64,
 }
 
@@ -363,8 +363,8 @@ impl OnDemand {
         self.lock().away = pause.map(|pause| Instant::now() + pause.min(AWAY_MOST));
     }
 
-    /// Has names tried again that were refused or failed, and those that are under way when they fail: an
-    /// operator has changed something.
+    /// Called when an operator has changed something: names that were refused or failed are tried again, and
+    /// so are those that are being tried now, if they fail.
     pub fn forget(&self) {
         let mut state = self.lock();
         state.forgotten += 1;

@@ -281,7 +281,7 @@ pub struct Removed {
     pub running: Running,
 }
 
-/// A duration with its unit, as configs have it.
+/// Parses a duration with its unit, as in configs.
 pub fn duration(text: &str) -> Result<Duration, String> {
     weir_config::units::duration(text).map_err(|refused| format!("{}: {}", refused.message, refused.hint))
 }

@@ -1,4 +1,4 @@
-//! What can be asked for on the command line.
+//! The command line: its verbs and their options.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -211,12 +211,12 @@ enum LimitsVerb {
     Clear(Cleared),
 }
 
-/// Runs the verb that the command line asks for.
+/// Parses the command line and runs its verb.
 pub fn main() -> Exit {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version come as errors too; they go to standard output and are no failure.
+            // clap returns help and version as errors too; they go to standard output and are not failures.
             let refused = error.use_stderr();
             let _ = error.print();
             return if refused { Exit::Refused } else { Exit::Done };
@@ -225,7 +225,7 @@ pub fn main() -> Exit {
     done(cli.verb).unwrap_or_else(|exit| exit)
 }
 
-/// Does it; what went wrong has been said.
+/// Runs a verb. Errors have been printed already.
 fn done(verb: Verb) -> Result<Exit, Exit> {
     match verb {
         Verb::Run { files, workers } => verbs::run::run(&files.into(), workers.map(usize::from)),

@@ -19,26 +19,26 @@ use crate::exit::Exit;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A reload waits for workers to move over; nothing else takes long.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// After so long without an answer it is asked whether anything is answered there.
+/// After this time without an answer, a second request checks whether the process answers at all.
 const SILENCE: Duration = Duration::from_secs(3);
-/// For an answer to that, by a process that has much to do.
+/// Time to answer that second request; a busy process may need it.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 /// Largest answer: the status of thousands of backends.
 const ANSWER_BYTES: usize = 64 << 20;
-/// Where the admin API is when the config says nothing else.
+/// Address of the admin API unless the config names another.
 const DEFAULT_ADMIN: AdminBind =
     AdminBind::Inet(SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9900));
 
-/// The way to one running Weir.
+/// A client of one running Weir's admin API.
 pub struct Client {
     admin: AdminBind,
     token: Option<String>,
     tls: Option<Tls>,
-    /// Whether silence is waited out, as by who waits for something that takes long.
+    /// Whether silence is tolerated, for callers that poll for something that takes long.
     is_patient: bool,
 }
 
-/// Asks the running Weir and prints what it answers: as JSON, or in the words that `words` finds for it.
+/// Calls the running Weir and prints the answer: as JSON, or as the text that `words` makes of it.
 pub fn ask_and_print(
     running: &Running,
     method: Method,
@@ -63,17 +63,17 @@ pub fn ask_and_print(
     Ok(Exit::Done)
 }
 
-/// Why there is no answer.
+/// Why a call got no answer.
 #[derive(Debug)]
 pub enum CallError {
-    /// Nobody listens there.
+    /// Nothing listens at the address.
     NotRunning(String),
-    /// Somebody does, but what came is no answer.
+    /// Something listens, but did not give a valid answer.
     Broken(String),
 }
 
 impl CallError {
-    /// Says it and gives the exit code.
+    /// Prints the error and gives the exit code.
     pub fn report(&self) -> Exit {
         match self {
             CallError::NotRunning(message) => Exit::NotRunning.saying(message),
@@ -84,21 +84,22 @@ impl CallError {
 
 /// An answer of the admin API.
 pub struct Answer {
-    /// Status.
+    /// HTTP status.
     pub status: StatusCode,
-    /// Body; `Null` when it is no JSON.
+    /// Body; `Null` if it is not JSON.
     pub body: Value,
-    /// Whether the call had a token.
+    /// Whether the request carried a token.
     had_token: bool,
 }
 
 impl Answer {
-    /// Itself where the call was done; says why it was not.
+    /// Returns the answer if the call succeeded; otherwise prints why not.
     fn done(self) -> Result<Answer, Exit> {
         if self.status.is_success() { Ok(self) } else { Err(Exit::Failed.saying(self.error())) }
     }
 
-    /// What went wrong, in the API's words but for what the command line calls otherwise.
+    /// What went wrong, in the API's words. For a refused token, advice on the command line's options
+    /// instead.
     pub fn error(&self) -> String {
         if self.status == StatusCode::UNAUTHORIZED {
             let advice = "name the file with it by `--token-file`, by WEIR_TOKEN_FILE, or name by `-c` the config, which says `admin.token_file`";
@@ -112,8 +113,8 @@ impl Answer {
     }
 }
 
-/// The config files that were named, or the first that exists in the order of the contract; empty where there
-/// is none.
+/// The config files that the command line names, or else the first of `$WEIR_CONFIG`, `./weir.toml` and
+/// `/etc/weir/weir.toml` that is set or exists. Empty if there is none.
 pub fn config_paths(argument: &ConfigArgument) -> Vec<PathBuf> {
     if !argument.config.is_empty() {
         return argument.config.clone();
@@ -126,12 +127,13 @@ pub fn config_paths(argument: &ConfigArgument) -> Vec<PathBuf> {
 }
 
 impl Client {
-    /// The way to the Weir that `running` describes.
+    /// A client of the Weir that `running` describes.
     pub fn new(running: &Running) -> Result<Client, Exit> {
         let paths = config_paths(&running.config);
         let said = match (&running.admin, paths.is_empty()) {
             (_, true) => Said::default(),
-            // Nobody asked for what a file says of the place, and it may be none of the caller's.
+            // The config was not named, so errors in it are ignored: it may not belong to the Weir that
+            // `--admin` names.
             (Some(_), false) if running.config.config.is_empty() => {
                 Source::Files(paths).look().ok().and_then(|checked| said_by(&checked)).unwrap_or_default()
             }
@@ -158,29 +160,30 @@ impl Client {
         Ok(Client { admin: reachable(bind), token, tls, is_patient: false })
     }
 
-    /// Itself for who waits for something that takes long, and gives nothing up because of some silence.
+    /// The same client, but one that does not give up because of silence. For callers that poll for something
+    /// that takes long.
     pub fn patient(self) -> Client {
         Client { is_patient: true, ..self }
     }
 
-    /// Where it goes.
+    /// The address that it connects to.
     pub fn address(&self) -> &AdminBind {
         &self.admin
     }
 
-    /// Whether it asks over TLS.
+    /// Whether it uses TLS.
     pub fn is_over_tls(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// One call.
+    /// Makes one call. Texts in the answer are safe to print on a terminal.
     pub async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer, CallError> {
         let mut answer = self.call_for_program(method, path, body).await?;
         make_plain(&mut answer.body);
         Ok(answer)
     }
 
-    /// The same for who shows it to no terminal: texts are as they came.
+    /// Makes one call and leaves the texts as they were received, for output that is not for a terminal.
     async fn call_for_program(
         &self,
         method: Method,
@@ -238,8 +241,8 @@ impl Client {
         }
     }
 
-    /// Returns once nothing is answered there any more: an answer that takes long is told from none by
-    /// another question, which takes no time.
+    /// Returns when the process no longer answers. A slow answer is told from none by a second request, which
+    /// is always answered fast.
     async fn falls_silent(&self) {
         loop {
             tokio::time::sleep(SILENCE).await;
@@ -250,7 +253,7 @@ impl Client {
         }
     }
 
-    /// Returns once anything has come of `GET /livez`, be it that the connection was ended.
+    /// Returns when `GET /livez` was answered or its connection was ended.
     async fn ask_whether_it_lives(&self) {
         let Ok(stream) = reach::connect(&self.admin, self.tls.as_ref()).await else { return };
         let Ok((mut sender, connection)) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await
@@ -264,12 +267,13 @@ impl Client {
         }
     }
 
-    /// The answer to a call that was done; says why there is none.
+    /// Makes one call and returns its answer if it succeeded; otherwise prints why not.
     pub async fn succeed(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer, Exit> {
         self.call(method, path, body).await.map_err(|error| error.report())?.done()
     }
 
-    /// For an answer that is none of Weir's: another program has its address, or another version.
+    /// The error for an answer that is not Weir's: another program listens at the address, or another version
+    /// of Weir.
     pub fn no_weir(&self) -> CallError {
         CallError::Broken(format!(
             "what answers at {} is not the admin API of a Weir, or of another version",
@@ -302,8 +306,8 @@ impl Client {
     }
 }
 
-/// Has the texts of an answer be such that a terminal shows them and is not steered by them: they hold words
-/// of others, such as those of a certificate authority. Line breaks and tabs stay.
+/// Escapes the control characters and invisible characters in an answer's texts, so that they can't control
+/// the terminal: some texts come from others, such as a certificate authority. Line breaks and tabs stay.
 fn make_plain(value: &mut Value) {
     match value {
         Value::String(text) if text.chars().any(steers) => {
@@ -319,14 +323,15 @@ fn make_plain(value: &mut Value) {
     }
 }
 
-/// Whether a character is one for terminals, or makes a line read differently from what it says.
+/// Whether a character controls a terminal, or is invisible and makes a line read differently from what it
+/// says.
 fn steers(c: char) -> bool {
     let is_invisible = matches!(c,
         '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
     is_invisible || (c.is_control() && !matches!(c, '\n' | '\t'))
 }
 
-/// Runs `work` on a small runtime of its own.
+/// Runs `work` on a single-threaded runtime of its own.
 pub fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Exit> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Exit::Failed.saying(format_args!("no runtime: {error}")))?;
@@ -345,7 +350,7 @@ pub fn segment(text: &str) -> String {
     })
 }
 
-/// An address to connect to for one that is listened on.
+/// The address to connect to for a listening address: loopback if that is unspecified.
 fn reachable(bind: AdminBind) -> AdminBind {
     match bind {
         AdminBind::Inet(mut address) if address.ip().is_unspecified() => {
@@ -359,12 +364,12 @@ fn reachable(bind: AdminBind) -> AdminBind {
     }
 }
 
-/// What a config says of the admin API.
+/// What a config says about the admin API.
 #[derive(Debug, PartialEq)]
 struct Said {
     bind: AdminBind,
     token_file: Option<PathBuf>,
-    /// Where it is served over TLS.
+    /// Its certificate, if it is served over TLS.
     certificate: Option<PathBuf>,
 }
 
@@ -374,11 +379,11 @@ impl Default for Said {
     }
 }
 
-/// Where the config has its admin API, and the files that go with it. From files with mistakes as much as can
-/// be seen: `weir reload` of such files must still find the Weir that shall refuse them, and whoever asks may
-/// not read the secrets that they name.
+/// The admin API's address in the config and the files that go with it. From files with mistakes it takes
+/// what it can find: `weir reload` of such files must still reach the Weir that is to refuse them, and the
+/// caller may not be allowed to read the secrets that they name.
 ///
-/// `None`: it is switched off.
+/// `None` means that the admin API is switched off.
 fn admin_of(paths: Vec<PathBuf>) -> Result<Option<Said>, Exit> {
     let source = Source::Files(paths);
     match source.look() {
@@ -391,7 +396,7 @@ fn admin_of(paths: Vec<PathBuf>) -> Result<Option<Said>, Exit> {
     }
 }
 
-/// What a config without mistakes says of it; `None` where it is switched off.
+/// What a valid config says about the admin API; `None` if it is switched off.
 fn said_by(checked: &Checked) -> Option<Said> {
     checked.config.admin.as_ref().map(|admin| Said {
         bind: admin.bind.clone(),
@@ -405,7 +410,7 @@ fn is_off(paths: &[PathBuf]) -> Exit {
     Exit::NotRunning.saying(format_args!("{names} has the admin API switched off (admin.bind = \"off\")"))
 }
 
-/// What plainly written tables say of it.
+/// Finds the keys of `[admin]` in a text, line by line, if they are written in the plain form.
 fn seen_in(text: &str) -> Said {
     let mut said = Said::default();
     let mut table = "";

@@ -1,27 +1,28 @@
 //! How the C library copies memory.
 //!
-//! glibc before 2.40 copies from 2 KiB on with `rep movsb` where the processor says that it is good at it,
-//! and on AMD's Zen 3 to 5 it is not: for most alignments several times slower than a loop of vector moves. A
-//! proxy does little else with large bodies. The library has a setting for it, which it reads before the
-//! program begins; so the program begins once more, with the setting.
+//! From 2 KiB on, glibc before 2.40 copies with `rep movsb` if the processor says that this is fast. On AMD's
+//! Zen 3 to 5 it is not: for most alignments it is several times slower than a loop of vector moves. Copying
+//! is most of a proxy's work with large bodies. glibc has a setting for this, which it reads before the
+//! program begins, so the program restarts itself with the setting.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::{env, fs};
 
-/// Where glibc looks for settings: names and values, parted by colons (the manual's chapter "Tunables").
+/// Environment variable with glibc's settings: names and values, separated by colons (the manual's chapter
+/// "Tunables").
 const SETTINGS: &str = "GLIBC_TUNABLES";
 const THRESHOLD: &str = "glibc.cpu.x86_rep_movsb_threshold";
-/// More bytes than are ever copied at once.
+/// A threshold above the size of any copy, in bytes.
 const NEVER: &str = "0x7fffffff";
 
-/// Says that the program was begun anew. The setting alone does not: of a program with capabilities of its
-/// own (setcap(8)), the library removes it from the environment, and there would be no end to beginnings.
+/// Marks that the program was restarted. The setting itself can't serve as the mark: for a program with file
+/// capabilities (setcap(8)), glibc removes it from the environment, and the program would restart forever.
 const BEGUN_ANEW: &str = "WEIR_BEGUN_ANEW";
 
-/// Starts this program anew, under the same process number, if copies would be slow otherwise. To be called
-/// before anything is opened. Returns when there is nothing to be done, or it can't be.
+/// Restarts this program, with the same process number, if copies would be slow otherwise. Call it before
+/// anything is opened. Returns if there is nothing to do or if it can't be done.
 pub fn avoid_slow_moves() {
     let settings = env::var_os(SETTINGS);
     let is_set = settings.as_ref().is_some_and(|set| set.to_string_lossy().contains(THRESHOLD));
@@ -38,7 +39,7 @@ pub fn avoid_slow_moves() {
     if let Some(name) = arguments.next() {
         command.arg0(name);
     }
-    // It comes back only with an error, and then things are as they were.
+    // `exec` returns only on an error; the program then goes on as it is.
     let _ = command.args(arguments).env(SETTINGS, with_threshold(settings)).env(BEGUN_ANEW, "1").exec();
 }
 
@@ -51,8 +52,8 @@ fn with_threshold(settings: Option<OsString>) -> OsString {
     all
 }
 
-/// Whether the first processor in the kernel's list claims fast string moves and is one of those that have
-/// none.
+/// Whether the first processor in the kernel's list claims fast string moves and is AMD's, whose moves are
+/// slow.
 fn moves_slowly(processors: &str) -> bool {
     let value = |name: &str| {
         let line = processors.lines().take_while(|line| !line.is_empty()).find(|line| line.starts_with(name));

@@ -1,4 +1,4 @@
-//! Exit codes: scripts rely on them, so they stand in one place.
+//! Exit codes. Scripts rely on them, so they are defined in one place.
 
 use std::fmt::{Arguments, Display};
 use std::io::{self, Write as _};
@@ -7,11 +7,11 @@ use std::sync::OnceLock;
 
 use weir_control::reload::ReadError;
 
-/// Why standard output did not take all that was printed.
+/// The error that kept standard output from taking all that was printed.
 static NOT_PRINTED: OnceLock<io::Error> = OnceLock::new();
 
-/// Prints on standard output. A reader that has gone away (`weir status | head`) is no failure of ours; a
-/// full disk is, and would leave half a file behind.
+/// Prints on standard output. A closed pipe (`weir status | head`) is not an error of ours. A full disk is,
+/// because it would leave half a file behind.
 pub fn print(text: Arguments<'_>) {
     if let Err(error) = io::stdout().write_fmt(text)
         && error.kind() != io::ErrorKind::BrokenPipe
@@ -23,11 +23,11 @@ pub fn print(text: Arguments<'_>) {
 /// How the program ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// It did what was asked; for `run`, it drained.
+    /// It did what was asked; `run` drained.
     Done,
-    /// It could not.
+    /// It could not do what was asked.
     Failed,
-    /// The config has mistakes, or the arguments do.
+    /// The config or the arguments have mistakes.
     Refused,
     /// No Weir answers at the admin address.
     NotRunning,
@@ -36,13 +36,13 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// Itself, after saying why.
+    /// Prints why, and returns itself.
     pub fn saying(self, why: impl Display) -> Exit {
         tell!("weir: {why}");
         self
     }
 
-    /// Itself; but what could not be printed was not done.
+    /// Returns itself, or [`Exit::Failed`] instead of [`Exit::Done`] if the output could not be printed.
     pub fn of_output(self) -> Exit {
         match NOT_PRINTED.get() {
             Some(error) if self == Exit::Done => {
@@ -52,7 +52,7 @@ impl Exit {
         }
     }
 
-    /// Prints why a config was not taken.
+    /// Prints why a config was refused, and returns the exit code.
     pub fn refusing(error: &ReadError) -> Exit {
         let ReadError::Refused(report) = error else { return Exit::Refused.saying(error) };
         let count = report.error_count();

@@ -9,19 +9,19 @@ use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 use weir_config::Level;
 use weir_control::own_log::Lines;
 
-/// Filter directives that win over the config's level, in the form of the `tracing` crates:
-/// `info,weir_control::health=debug`.
+/// Environment variable with filter directives that override the config's level, in the syntax of the
+/// `tracing` crates: `info,weir_control::health=debug`.
 const VARIABLE: &str = "WEIR_LOG";
 
-/// For what a panic said to be written, should the process end by it.
+/// Time to write the message of a panic, in case it ends the process.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// Changes the level while the program runs.
 #[derive(Clone)]
 pub struct Threshold(Option<reload::Handle<EnvFilter, Registry>>);
 
-/// Starts logging. Called once; a second call (tests) changes nothing. Who ends the process waits for the
-/// last lines.
+/// Starts logging. Called once; a second call (in tests) changes nothing. The caller that ends the process
+/// waits for the last lines.
 ///
 /// # Errors
 /// The thread that writes can't be started.
@@ -42,8 +42,8 @@ pub fn start(level: Level) -> io::Result<(Threshold, Lines)> {
     Ok((Threshold((started && !is_fixed).then_some(handle)), lines))
 }
 
-/// Has panics be said as the standard library says them, but by way of the queue: a worker that panics goes
-/// on afterwards, and must not wait for whoever reads.
+/// Reports panics in the standard library's format but through the log's queue: a worker that panics goes on
+/// afterwards, and must not wait for the reader of the log.
 fn say_panics(lines: Lines) {
     std::panic::set_hook(Box::new(move |what| {
         let thread = std::thread::current();
@@ -59,7 +59,7 @@ fn say_panics(lines: Lines) {
 }
 
 impl Threshold {
-    /// Takes over the level of a new config, unless the environment fixes it.
+    /// Sets the level of a new config, unless the environment fixes it.
     pub fn set(&self, level: Level) {
         if let Some(handle) = &self.0 {
             let _ = handle.reload(filter(level));
@@ -67,8 +67,8 @@ impl Threshold {
     }
 }
 
-/// What libraries have to say of a peer's mistakes is for those who look for them: a client could fill a disk
-/// with it (threat D11), and what matters of it is in metrics and in lines of our own.
+/// The default filter for a level. It hides what libraries log about peers' mistakes: a client could fill a
+/// disk with it (threat D11), and what matters of it is in metrics and in lines of our own.
 fn filter(level: Level) -> EnvFilter {
     EnvFilter::new(match level {
         Level::Error => "error,h2=off,quinn_proto=off,rustls=off",

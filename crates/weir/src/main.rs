@@ -1,9 +1,9 @@
-//! The program: arguments, limits of the process, signals, wiring. What it does is in the other crates.
+//! The program: arguments, limits of the process, signals, wiring. The other crates do the work.
 //!
 //! Start reading at [`cli`] (what can be asked for), then [`serve`] (what `weir run` is).
 #![forbid(unsafe_code)]
 
-/// Prints a line on standard output, where `println!` would panic. What it does not take is known at the end
+/// Prints a line on standard output without the panics of `println!`. An error shows in the exit code
 /// ([`exit::Exit::of_output`]).
 macro_rules! say {
     ($($text:tt)*) => {
@@ -11,8 +11,8 @@ macro_rules! say {
     };
 }
 
-/// Prints a line on standard error, where `eprintln!` would panic: it may be a pipe that nobody reads, or on
-/// a full disk, and the exit code still says what there is to say.
+/// Prints a line on standard error without the panics of `eprintln!`: it may be a pipe that nobody reads, or
+/// on a full disk. The exit code still tells the result.
 macro_rules! tell {
     ($($text:tt)*) => {{
         let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("{}\n", format_args!($($text)*)));

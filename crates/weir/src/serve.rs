@@ -24,11 +24,11 @@ use weir_proxy::plane::{Leaving, Options, ProxyPlane};
 use crate::exit::Exit;
 use crate::{limits, log};
 
-/// For the last lines of the access log to be written.
+/// Time to write the last lines of the access log.
 const LOG_FLUSH: Duration = Duration::from_secs(2);
-/// The process of a namespace with which all others end (pid_namespaces(7)).
+/// Process number of a PID namespace's init, whose end ends all others (pid_namespaces(7)).
 const FIRST_PROCESS: u32 = 1;
-/// For those of the program's own.
+/// Time to write the last lines of the program's own log.
 const OWN_LOG_FLUSH: Duration = Duration::from_secs(1);
 
 /// What to serve.
@@ -39,14 +39,14 @@ pub struct Plan {
     pub workers: Option<usize>,
     /// Whether USR2 can start this program again with the same arguments.
     pub upgradable: bool,
-    /// Whether the admin API must be where the config says.
+    /// What to do if the admin API's address is taken.
     pub admin_taken: WhenTaken,
-    /// Called once everything is served.
+    /// Called once all listeners are being served.
     pub on_ready: Box<dyn FnOnce()>,
 }
 
 impl Plan {
-    /// The usual.
+    /// The usual plan, which overrides nothing.
     pub fn of(source: Source) -> Plan {
         Plan {
             source,
@@ -58,7 +58,7 @@ impl Plan {
     }
 }
 
-/// Serves until a signal ends it.
+/// Serves until a signal ends the process.
 pub fn serve(plan: Plan) -> Result<Exit, Exit> {
     let checked = plan.source.read().map_err(|error| Exit::refusing(&error))?;
     let (threshold, lines) = log::start(checked.config.log.level)
@@ -86,8 +86,8 @@ fn serve_checked(plan: Plan, checked: Checked, threshold: log::Threshold) -> Res
         let process = start(plan, checked.config, threshold).await?;
         Ok::<_, StartError>(process.live().await)
     });
-    // Ends all tasks, so that what comes back is the last handle; a resolver's thread that hangs is not
-    // waited for.
+    // Ends all tasks, so that the returned handle is the last one. A resolver thread that hangs is not waited
+    // for.
     runtime.shutdown_background();
     let (exit, control, access_log) = ended.map_err(|StartError { exit, why }| {
         tracing::error!("{why}");
@@ -110,12 +110,13 @@ struct Process {
     admin: Option<JoinHandle<()>>,
     /// Tells the admin API that another process answers from now on.
     leave: watch::Sender<bool>,
-    /// Its file is removed by the process that ends it, not by one that hands it over.
+    /// The admin API's socket. Its file is removed by the process that ends the service, not by one that
+    /// hands it over.
     admin_socket: Option<Passed>,
     signals: Signals,
     program: Program,
     upgradable: bool,
-    /// Kept from when another process serves: nobody would see what is changed here.
+    /// Held once another process serves, because changes made here would have no effect.
     held: Option<OwnedRwLockWriteGuard<()>>,
 }
 
@@ -129,8 +130,8 @@ struct Signals {
 
 impl Signals {
     fn listen() -> io::Result<Signals> {
-        // Once it is listened for, a limit on the size of files (`LimitFSIZE=`) is an error of a write, and
-        // not the end of the process.
+        // With a handler, exceeding a limit on the size of files (`LimitFSIZE=`) makes a write fail and does
+        // not kill the process.
         drop(signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?);
         Ok(Signals {
             hang_up: signal(SignalKind::hangup())?,
@@ -142,7 +143,7 @@ impl Signals {
     }
 }
 
-/// Why nothing is served.
+/// Why serving could not start.
 struct StartError {
     exit: Exit,
     why: String,
@@ -156,14 +157,14 @@ impl From<String> for StartError {
 
 impl From<PublishError> for StartError {
     fn from(error: PublishError) -> StartError {
-        // Files have become others since they were looked at; they would be so again.
+        // Files have changed since they were checked, and would be refused again.
         let exit = if matches!(error, PublishError::Tls(_)) { Exit::Refused } else { Exit::Failed };
         StartError { exit, why: error.to_string() }
     }
 }
 
 async fn start(plan: Plan, config: Config, threshold: log::Threshold) -> Result<Process, StartError> {
-    // First of all: a signal that comes while the sockets are opened must not kill the process.
+    // This comes first: a signal that arrives while sockets are being opened must not kill the process.
     let signals = Signals::listen().map_err(|error| format!("signals can't be received: {error}"))?;
     let program = Program::of_this_process();
     let mut handoff = Handoff::from_environment()
@@ -171,7 +172,7 @@ async fn start(plan: Plan, config: Config, threshold: log::Threshold) -> Result<
     let admin = config.admin.clone();
     let given = handoff.as_mut().map(|handoff| std::mem::take(&mut handoff.given)).unwrap_or_default();
     let is_ours = |(bind, _): &(AdminBind, _)| admin.as_ref().is_some_and(|admin| admin.bind == *bind);
-    // The process before leaves the file to us, and we have no use for it.
+    // The previous process leaves the socket's file to us, and we have no use for it.
     let left_over = given.admin.as_ref().filter(|it| !is_ours(it)).and_then(|(_, it)| it.file.clone());
     let inherited_admin = given.admin.filter(is_ours).map(|(_, listening)| listening);
     let mut admin = admin
@@ -237,7 +238,7 @@ async fn start(plan: Plan, config: Config, threshold: log::Threshold) -> Result<
     })
 }
 
-/// Lets those connect to the admin API whom the config says, and gives its socket for a process to come.
+/// Sets who may connect to the admin API, as the config says, and returns its socket for a later process.
 fn pass_admin(bind: &AdminBind, admin: &mut Admin) -> Result<Passed, String> {
     admin.allow()?;
     let listening =
@@ -245,7 +246,7 @@ fn pass_admin(bind: &AdminBind, admin: &mut Admin) -> Result<Passed, String> {
     Ok(Passed::listening(Purpose::Admin(bind.clone()), listening))
 }
 
-/// Says in the log what is served where.
+/// Logs what is served at which addresses.
 fn announce(control: &Control, admin: Option<&Admin>) {
     let snapshot = control.snapshot();
     for listener in &snapshot.listeners {
@@ -273,7 +274,7 @@ fn announce(control: &Control, admin: Option<&Admin>) {
     );
 }
 
-/// Tells the service manager's watchdog that the control thread works, as often as it wants to hear it.
+/// Tells the service manager's watchdog that the control thread works, as often as the manager requires.
 fn watch(control: &Arc<Control>) {
     let Some(period) = control.notifier().watchdog() else { return };
     let control = control.clone();
@@ -286,7 +287,8 @@ fn watch(control: &Arc<Control>) {
     });
 }
 
-/// What comes of the start of a new process, and what keeps operators from changing anything here then.
+/// The result of starting a new process, and the guard that keeps operators from changing anything in this
+/// one.
 type Upgrade = Pin<Box<dyn Future<Output = io::Result<(Successor, OwnedRwLockWriteGuard<()>)>>>>;
 
 /// Why serving ends.
@@ -297,7 +299,7 @@ enum End {
 }
 
 impl Process {
-    /// Serves until it is told to end, then drains.
+    /// Serves until told to end, then drains.
     async fn live(mut self) -> (Exit, Arc<Control>, AccessLog) {
         let end = self.serve().await;
         let _ = self.leave.send(matches!(end, End::Upgraded(_)));
@@ -309,7 +311,7 @@ impl Process {
         if matches!(end, End::Upgraded(_))
             && let Some(admin) = self.admin.take()
         {
-            // It ends by itself, once it has answered what it was asked.
+            // It ends by itself after it has answered its open requests.
             let _ = admin.await;
         }
         if let (End::Signal, Some(Passed { file: Some(file), .. })) = (end, &self.admin_socket) {
@@ -318,7 +320,7 @@ impl Process {
         (exit, self.control, self.access_log)
     }
 
-    /// Lets running work end, unless somebody is in a hurry.
+    /// Lets running work end, or ends at once on SIGINT.
     async fn drain(&mut self, leaving: Leaving<'_>) -> Exit {
         let control = self.control.clone();
         let draining = control.drain(leaving);
@@ -350,7 +352,7 @@ impl Process {
         loop {
             tokio::select! {
                 _ = self.signals.hang_up.recv() => match upgrade {
-                    // The new process may have read its config before it was changed.
+                    // The new process may have read its config before the file was changed.
                     Some(_) => {
                         tracing::warn!("told to reload during an upgrade: once the new process serves");
                         told_to_reload = true;
@@ -369,7 +371,7 @@ impl Process {
                         self.reload(successor.as_ref());
                     }
                     if let Some(successor) = successor {
-                        // A service manager means the service; by hand it is the old process that is to end.
+                        // A service manager wants to end the service; a person wants to end the old process.
                         if told_to_end && self.control.notifier().has_manager() {
                             tracing::warn!("the service manager ends the service: the new process is told to end too");
                             tell_process(&successor, rustix::process::Signal::TERM);
@@ -381,7 +383,7 @@ impl Process {
                     }
                 }
                 _ = self.signals.interrupt.recv() => return End::Signal,
-                // The new process lives by this one until it serves: ending now would end both.
+                // Until the new process serves, it depends on this one: ending now would end both.
                 _ = self.signals.terminate.recv() => {
                     if upgrade.is_none() || told_to_end {
                         return End::Signal;
@@ -393,7 +395,7 @@ impl Process {
         }
     }
 
-    /// Reloads, or has the process do so that has taken over.
+    /// Reloads this process, or has the process that has taken over do so.
     fn reload(&self, successor: Option<&Successor>) {
         let Some(successor) = successor else {
             let (control, change) = (self.control.clone(), self.control.begin_change());
@@ -406,8 +408,8 @@ impl Process {
         tell_process(successor, rustix::process::Signal::HUP);
     }
 
-    /// Starts the new process beside this one, on a thread of its own: it takes as long as the new one needs
-    /// to come up.
+    /// Starts the new process beside this one. Runs on a thread of its own, because it takes as long as the
+    /// new process needs to start serving.
     fn begin_upgrade(&self) -> Option<Upgrade> {
         if !self.upgradable {
             tracing::warn!("upgrade refused: `weir demo` holds its backends itself and can't hand them over");
@@ -436,7 +438,7 @@ impl Process {
         }))
     }
 
-    /// The new process, if it serves.
+    /// Takes the new process as the successor if it serves.
     fn finish_upgrade(
         &mut self,
         ended: io::Result<(Successor, OwnedRwLockWriteGuard<()>)>,

@@ -1,6 +1,6 @@
 //! Tables of text, for people.
 
-/// Columns as wide as their widest cell; `dress` may colour a padded cell.
+/// Formats a table whose columns are as wide as their widest cell. `dress` may colour a padded cell.
 pub fn table(rows: &[Vec<String>], dress: impl Fn(usize, String) -> String) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);

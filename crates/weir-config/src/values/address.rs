@@ -21,7 +21,7 @@ pub(crate) static FILE: Shape = Shape::new("a file name", "/etc/weir/admin.token
 
 /// A file of a certificate or a key.
 pub(crate) static PEM_FILE: Shape = Shape::new("a file name", "shop.pem", file);
-/// The same, of a private key.
+/// A file that holds a private key.
 pub(crate) static KEY_FILE: Shape = Shape::new("a file name", "shop.key", file);
 
 /// A folder.

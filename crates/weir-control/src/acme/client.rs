@@ -130,8 +130,8 @@ impl HttpClient for Client {
     }
 }
 
-/// The wait that an authority asks for, in seconds or up to a moment (RFC 9110 section 10.2.3), no longer
-/// than [`LONGEST_WAIT`]; `None` where it says nothing that could be one.
+/// The wait that a certificate authority asks for in `Retry-After`, in seconds or as a date (RFC 9110 section
+/// 10.2.3), capped at [`LONGEST_WAIT`]. `None` if the value is neither.
 fn bounded_wait(said: &str, now: SystemTime) -> Option<Duration> {
     let said = said.trim();
     if said.is_empty() {
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_wait_is_bounded_and_what_is_none_is_none() {
-        // A minute before midnight.
+        // 1999-12-31 23:58:59 UTC.
         let now = UNIX_EPOCH + Duration::from_secs(946_684_739);
         let seconds = |said: &str| bounded_wait(said, now).map(|wait| wait.as_secs());
         assert_eq!(seconds("60"), Some(60));

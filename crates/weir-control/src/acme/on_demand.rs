@@ -166,8 +166,8 @@ async fn serve(server: Arc<Server>, hasten: Arc<Notify>) {
 }
 
 impl Server {
-    /// Gets the certificate for one name, and tries again where it failed of what an operator may have mended
-    /// meanwhile.
+    /// Gets the certificate for one name. Tries again if it failed for a reason that an operator may have
+    /// fixed in the meantime.
     async fn get(self: Arc<Server>, mut begun: Begun) {
         self.try_to_get(&begun).await;
         while begun.begins_again() {
@@ -175,7 +175,8 @@ impl Server {
         }
     }
 
-    /// From the store, or else by an order, if the service has nothing against it.
+    /// Takes the certificate from the store. If there is none, orders one, unless the service refuses the
+    /// name.
     async fn try_to_get(&self, begun: &Begun) {
         // Where nobody knows whether it is there, nothing is ordered.
         let Ok(stored) = self.stored(begun.name()).await else { return };

@@ -157,12 +157,12 @@ impl Control {
         self.access_log.lost_lines()
     }
 
-    /// The access logs by name, and why their lines wait; `None` where they do not.
+    /// The name of each access log and why its lines are held in memory; `None` if they are not.
     pub fn waiting_logs(&self) -> Vec<(String, Option<String>)> {
         self.access_log.waiting()
     }
 
-    /// The same for people, of those whose lines wait.
+    /// The logs whose lines are held in memory, each as a message for people.
     pub fn waiting_log_words(&self) -> Vec<String> {
         let words = |(name, why): (String, Option<String>)| why.map(|why| format!("`{name}` waits: {why}"));
         self.waiting_logs().into_iter().filter_map(words).collect()

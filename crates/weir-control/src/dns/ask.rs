@@ -227,8 +227,8 @@ fn servers_of(file: &Path) -> Result<Vec<SocketAddr>, String> {
     if servers.is_empty() { Err(format!("{} names no name server", file.display())) } else { Ok(servers) }
 }
 
-/// `nameserver ADDRESS` lines. Behind an address of one link stands its interface, by name or number
-/// (`fe80::1%eth0`, RFC 4007 section 11): where it is not here, that one is left out.
+/// Parses `nameserver ADDRESS` lines. A link-local address is followed by its interface, by name or number
+/// (`fe80::1%eth0`, RFC 4007 section 11). A server whose interface does not exist here is left out.
 fn servers_in(text: &str) -> Vec<SocketAddr> {
     let of_line = |line: &str| {
         let mut words = line.split_ascii_whitespace();

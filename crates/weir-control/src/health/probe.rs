@@ -48,7 +48,8 @@ pub struct Target {
     pub send_proxy: Option<ProxyVersion>,
     /// The check to make.
     pub question: Question,
-    /// At which addresses of listeners, which the backend has, rather than at its own alone.
+    /// The listener addresses (VIPs) at which the backend is probed; `None` if only its own address is
+    /// probed.
     pub at_vips: Option<AskedAtVips>,
 }
 
@@ -216,7 +217,7 @@ pub enum Failure {
     },
     /// The server itself reports, in gRPC's words, that it does not serve, or can't tell.
     NotServing(String),
-    /// At a listener's address, or at its own where it is asked at both.
+    /// A failure at a listener's address, or at the backend's own address if both are probed.
     AtVip {
         /// "at VIP 192.0.2.1:80 through the tunnel".
         place: String,

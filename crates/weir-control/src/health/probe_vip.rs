@@ -10,9 +10,9 @@ use super::probe::{Answer, Failure, Target, probe_by};
 use super::vips::{AskedAtVips, By, place_of};
 use crate::kernel::VipWay;
 
-/// Probes once: at the backend's own address; or at each of those of listeners, and maybe at its own, side by
-/// side. Of several the first is the answer where all are good. `other` says afterwards which other address
-/// accepted, where one did.
+/// Probes a backend once: at its own address, or concurrently at each of its listeners' addresses (VIPs), and
+/// at its own if that is wanted as well. If all succeed, the result is that of the first. Afterwards `other`
+/// holds the other address that accepted the connection, if one did.
 pub(super) async fn probe(
     target: &Target,
     limit: Duration,
@@ -43,7 +43,8 @@ pub(super) async fn probe(
     }
 }
 
-/// Probes at one of the addresses; gives as well which other address of its name accepted.
+/// Probes at one of the addresses. Also gives the other address of the backend's name that accepted the
+/// connection, if any.
 async fn probe_at(
     target: &Target,
     asked: &AskedAtVips,

@@ -11,12 +11,12 @@ use weir_io::local_end::LocalEnd;
 
 use crate::kernel::{AskedPlaces, PassingProbe, VipProbes, VipWay};
 
-/// At which addresses a backend is asked, rather than at its own alone.
+/// The listener addresses (VIPs) at which a backend is probed instead of, or besides, its own address.
 #[derive(Clone)]
 pub struct AskedAtVips {
-    /// Ways of the backend's family, at least one.
+    /// At least one, each of the backend's address family.
     pub places: AskedPlaces,
-    /// What has probes go those ways.
+    /// Sends probes to these addresses through the kernel.
     pub probes: Arc<VipProbes>,
 }
 
@@ -41,7 +41,7 @@ impl Hash for AskedAtVips {
 }
 
 impl AskedAtVips {
-    /// Each way, and `None` where a backend is asked at its own address as well.
+    /// Each way to probe; `None` stands for the backend's own address, if that is probed as well.
     pub fn each(&self) -> impl Iterator<Item = Option<&VipWay>> {
         self.places.ways.iter().map(Some).chain(self.places.and_own.then_some(None))
     }
@@ -71,7 +71,8 @@ impl<'a> By<'a> {
     }
 }
 
-/// "at VIP 192.0.2.1:80 through the tunnel"; without a way, at its own address.
+/// Names the probed address for messages: "at VIP 192.0.2.1:80 through the tunnel", or "at its own address"
+/// if there is no way.
 pub(super) fn place_of(way: Option<&VipWay>, port: u16) -> String {
     way.map_or_else(
         || "at its own address".to_owned(),

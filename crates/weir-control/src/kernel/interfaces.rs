@@ -227,7 +227,7 @@ impl Owner {
         self.attaching.routed.retain(|index| host.name_of(*index).is_some());
         let mut held: BTreeSet<String> = self.kernel.program().interfaces().map(str::to_owned).collect();
         held.extend(self.kernel.program().left_behind());
-        // What comes by a port of a bond is the bond's.
+        // Packets that arrive at a port of a bond are taken at the bond.
         held.retain(|name| host.named(name).is_some_and(|one| !one.is_bonded));
         // Of an earlier process nobody knows which routes led out by it.
         let was_routed = |one: &&Interface| !one.is_up || self.attaching.routed.contains(&one.index);

@@ -1,10 +1,10 @@
 //! Listeners that move from one plane to the other, and what the plane that they leave still does for them.
 //!
-//! A listener that leaves the kernel plane takes no packet there but those of its flows; its number, its
-//! backends and the interfaces stay until the last flow has ended. The maps say who that is, so that another
-//! process goes on with it. The same holds for backends of a pool that a listener had before another one, and
-//! of those that a pool has no more. A listener that comes from the proxy plane has connections in sockets of
-//! this host, which the program asks for until there are none.
+//! A listener that leaves the kernel plane takes only packets of its existing flows; its number, its backends
+//! and the interfaces stay until the last flow has ended. The maps record which flows these are, so that
+//! another process can continue. The same holds for backends that are no longer used because a listener
+//! changed its pool, or that were removed from a pool. A listener that comes from the proxy plane has
+//! connections in sockets of this host; the packet program looks them up until there are none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -52,7 +52,7 @@ struct Replaced {
 pub(super) struct Moves {
     /// Oldest first.
     replaced: Vec<Replaced>,
-    /// Those that operators or reloads have taken out of pools which are still there. Oldest first.
+    /// Backends that operators or reloads have removed from pools that still exist. Oldest first.
     removed: Vec<Replaced>,
     /// Listeners that leave the kernel, by number.
     leaving: BTreeMap<u32, Departure>,
@@ -163,8 +163,9 @@ impl Moves {
         self.keep_removed(removed.map(|(number, ..)| number).collect());
     }
 
-    /// Notes backends that a file has no more whose pool it still has, be they of this process or of another.
-    /// What runs there goes on as well. Those that it has again are as ever.
+    /// Notes backends that the config no longer lists although it still has their pool, whether this process
+    /// or another one installed them. Their flows continue. Backends that the config lists again are no
+    /// longer noted.
     pub(super) fn note_left_out(&mut self, now: &Snapshot, kernel: &Kernel) {
         let of = |pool: &std::sync::Arc<weir_state::Pool>| -> Vec<u64> {
             let addresses = pool.backends.iter().filter_map(|one| one.resolved.address());
@@ -227,7 +228,7 @@ impl Moves {
             return Kept::default();
         }
         let is_in = |list: &[Replaced], number| list.iter().any(|one| one.backends.contains(&number));
-        // Who was taken out of a pool which is still there has a time of its own.
+        // A backend that was removed from a pool that still exists has its own deadline.
         let was_removed = |name, at| {
             let is_wanted = |pool: &str| wanted.pools.iter().any(|one| one.name == pool);
             let pools = snapshot.pools.iter().map(|pool| pool.config.name.as_str());

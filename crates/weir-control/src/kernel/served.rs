@@ -8,36 +8,36 @@ use std::net::{IpAddr, SocketAddr};
 use weir_config::{Bind, Config, Forward, InterfacePattern, Listener, Plane};
 use weir_l4::host::{Host, Interface};
 
-/// An interface by which a listener's clients are not heard. Shown, it says why.
+/// An interface at which the kernel plane does not receive a listener's clients. `Display` says why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absent {
-    /// Its name, or the name or pattern of the listener's `interface`.
+    /// The interface's name, or the name or pattern in the listener's `interface`.
     pub name: String,
-    /// What is the matter with it.
+    /// The reason.
     pub why: Unheard,
 }
 
-/// Why clients are not heard that come by an interface.
+/// Why the kernel plane does not receive clients that arrive at an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unheard {
-    /// None that is up is named so.
+    /// No interface that is up has this name.
     NotThere,
-    /// Its frames have no headers of Ethernet.
+    /// Its frames have no Ethernet headers.
     OtherKind,
-    /// It is a VLAN that leaves its tag in frames.
+    /// It is a VLAN that keeps its tag in frames.
     KeepsTags,
-    /// The listener does not name it, though it has this address of the listener's and is on top of one that
-    /// is named, to which its frames do not belong.
+    /// The interface has an address of the listener, but the listener does not name it. It lies on top of an
+    /// interface that is named and does not receive this one's frames.
     Above {
-        /// The address.
+        /// The listener's address that the interface has.
         address: IpAddr,
-        /// Name of the interface below.
+        /// Name of the interface that it lies on top of.
         below: String,
     },
 }
 
 impl Unheard {
-    /// Whether a listener that may choose its plane is better served by the proxy.
+    /// Whether a listener with `plane = "auto"` should use the proxy plane because of it.
     fn is_obstacle(&self) -> bool {
         matches!(self, Unheard::OtherKind | Unheard::KeepsTags)
     }
@@ -129,8 +129,9 @@ pub(super) fn interfaces_with_addresses(listener: &Listener, host: &Host) -> BTr
     host.interfaces_with(|address| addresses.contains(&address))
 }
 
-/// Whether a listener's `interface` means this one: by its name; a bond by that of one of its ports. A port
-/// is not taken by itself: the bond knows which of its ports may bring a frame, and drops what others bring.
+/// Whether a listener's `interface` selects this interface: by its own name or, for a bond, also by the name
+/// of one of its ports. A port is never selected itself: the bond decides which of its ports may receive a
+/// frame and drops what arrives at the others.
 pub(super) fn is_meant(listener: &Listener, one: &Interface, host: &Host) -> bool {
     let is_named = |one: &Interface| listener.interfaces.iter().any(|pattern| pattern.matches(&one.name));
     let is_port = |port: &&Interface| port.is_bonded && port.port_of == one.index;
@@ -146,9 +147,10 @@ pub(super) fn meant_by(listener: &Listener, host: &Host) -> Option<BTreeSet<u32>
     Some(meant.map(|one| one.index).collect())
 }
 
-/// Interfaces by which a listener's clients are not heard: those that it names and at which no packets can be
-/// taken, of its patterns those where there is nothing else; and those with its addresses that it should
-/// name. Where it names none, VLANs that would be taken if they did not leave their tags in frames.
+/// Interfaces at which the kernel plane does not receive a listener's clients. These are names at which no
+/// packets can be taken, patterns of a listener none of whose patterns matches anything, and interfaces that
+/// have an address of the listener and that it should name. For a listener that names no interface, these are
+/// VLANs that would be taken if they did not keep their tags in frames.
 pub(super) fn absent_of(listener: &Listener, host: &Host) -> Vec<Absent> {
     if listener.interfaces.is_empty() {
         let addresses = addresses_of(listener);
@@ -177,8 +179,8 @@ pub(super) fn absent_of(listener: &Listener, host: &Host) -> Vec<Absent> {
     patterns.iter().filter(is_absent).map(of).chain(above_named(listener, host)).collect()
 }
 
-/// Interfaces with addresses of a listener's that it does not name, on top of some that it names: a VLAN, or
-/// what keepalived makes for the MAC address of VRRP.
+/// Interfaces that have an address of the listener, that it does not name, and that lie on top of one it
+/// names: a VLAN, or the interface that keepalived creates for a VRRP MAC address.
 fn above_named(listener: &Listener, host: &Host) -> Vec<Absent> {
     let is_meant = |one: &&Interface| is_meant(listener, one, host);
     let mut found = Vec::new();
@@ -195,13 +197,13 @@ fn above_named(listener: &Listener, host: &Host) -> Vec<Absent> {
     found
 }
 
-/// Addresses that a listener's clients use.
+/// The addresses at which clients reach a listener.
 fn addresses_of(listener: &Listener) -> BTreeSet<IpAddr> {
     listener.bind.iter().filter_map(Bind::inet).map(|bind| bind.first.ip().to_canonical()).collect()
 }
 
-/// Why a listener that may choose its plane is better served by the proxy here: it names an interface that is
-/// there, and whose frames are not read.
+/// Why a listener with `plane = "auto"` should use the proxy plane on this host: it names an interface that
+/// exists but whose frames the kernel plane can't read.
 pub(super) fn obstacle_of_host(listener: &Listener, host: &Host) -> Option<String> {
     let absent = if listener.interfaces.is_empty() { Vec::new() } else { absent_of(listener, host) };
     absent.iter().find(|absent| absent.why.is_obstacle()).map(ToString::to_string)
@@ -331,7 +333,7 @@ mod tests {
         assert_eq!(obstacle_of_host(&listener("interface = ['t1']"), &host), None, "it may come");
     }
 
-    /// A bond of two ports with a VLAN on it, which has the listener's address.
+    /// A host with a bond of two ports, and a VLAN on it that has the listener's address.
     fn host_with_bond() -> Host {
         let mut host = host();
         let first = host.interfaces[0].clone();
@@ -370,7 +372,7 @@ mod tests {
         let why = "192.0.2.1 is on bond0.100, whose frames are not those of bond0: name bond0.100 in `interface` as well, or clients that come by it are left to this host";
         assert_eq!(said(&host, "interface = ['bond0']"), [why]);
         assert_eq!(said(&host, "interface = ['eth0']"), [why]);
-        // Clients may well come by another one.
+        // Clients may arrive at another interface.
         for lines in ["interface = ['bond*']", "interface = ['wan']", ""] {
             assert_eq!(said(&host, lines), [""; 0], "{lines}");
         }

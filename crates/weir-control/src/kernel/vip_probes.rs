@@ -60,12 +60,13 @@ impl fmt::Display for VipWay {
     }
 }
 
-/// At which addresses backends of a pool are asked.
+/// The addresses at which a pool's backends are probed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct AskedPlaces {
-    /// At those of listeners: none where they are asked at their own alone.
+    /// Listener addresses (VIPs); empty if backends are probed only at their own addresses.
     pub ways: Vec<VipWay>,
-    /// At their own as well: a listener that is no such one uses the pool, too.
+    /// Whether they are also probed at their own addresses, because the pool is also used by a listener whose
+    /// clients reach backends there.
     pub and_own: bool,
 }
 
@@ -150,7 +151,7 @@ impl VipProbes {
         }
     }
 
-    /// Where a backend of a pool is asked whose own address this is.
+    /// The addresses at which the backend of `pool` with this own address is probed.
     pub fn places_of(&self, pool: &str, address: IpAddr) -> AskedPlaces {
         let is_ipv4 = address.to_canonical().is_ipv4();
         let mut asked = self.asked.load().get(pool).cloned().unwrap_or_default();
@@ -214,8 +215,8 @@ impl VipProbes {
     }
 }
 
-/// Says what is meant where a backend's kernel has answered an outer packet, by ICMP, that it knows no such
-/// protocol (RFC 792; RFC 4443 §3.4).
+/// Explains the error if the backend's kernel answered an encapsulated packet by the ICMP message that it
+/// does not support this protocol (RFC 792; RFC 4443 §3.4).
 fn named(error: io::Error, is_wrapped: bool) -> io::Error {
     let unknown = [Errno::NOPROTOOPT, Errno::PROTO].map(Errno::raw_os_error);
     match error.raw_os_error() {
@@ -248,7 +249,7 @@ fn ways(snapshot: &Snapshot, placements: &Placements) -> BTreeMap<String, Vec<Vi
     found
 }
 
-/// Pools that a listener uses whose clients reach backends at their own addresses.
+/// Pools used by a listener whose clients reach backends at the backends' own addresses.
 fn used_otherwise(snapshot: &Snapshot, placements: &Placements) -> BTreeSet<String> {
     let is_answered_past = |listener: &Listener| {
         placements.is_in_kernel(&listener.name) && matches!(listener.forward, Forward::Dsr | Forward::Ipip)

@@ -1,13 +1,13 @@
-//! A table of the source, from which directives are taken one by one; what is left at the end was not
+//! A table of the source, from which directives are taken one by one. What is left at the end was not
 //! understood.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// The keys of a table that were not taken yet.
+/// The keys of a table that have not been taken yet.
 #[derive(Clone, Debug)]
 pub struct Bag {
-    /// How its keys are called: `proxy_rules[0].`, empty at the top.
+    /// Prefix of its keys' names: `proxy_rules[0].`, or empty at the top.
     prefix: String,
     entries: Vec<KeyValue>,
 }
@@ -17,13 +17,13 @@ struct KeyValue {
     key: String,
     line: usize,
     value: Value,
-    /// What it was asked for as, and is not.
+    /// The type that was expected if the value has another.
     expected: Option<&'static str>,
 }
 
-/// A key that nobody took.
+/// A key that was not taken.
 pub struct Left {
-    /// Its name with everything before it.
+    /// Its full name, with the prefix.
     pub name: String,
     /// Its line, from 1.
     pub line: usize,
@@ -41,19 +41,19 @@ enum Value {
     Other,
 }
 
-/// A value that was taken, and where it stood.
+/// A value that was taken, and its place.
 #[derive(Clone, Debug)]
 pub struct Taken<T> {
     /// The value.
     pub value: T,
-    /// Its key with everything before it.
+    /// The full name of its key, with the prefix.
     pub name: String,
     /// Line of the key, from 1.
     pub line: usize,
 }
 
 impl Bag {
-    /// The whole of `text`, which `table` was read from.
+    /// All keys of `table`, which was parsed from `text`.
     pub fn of(table: &DeTable<'_>, text: &str) -> Bag {
         Bag::below(table, &Lines::of(text), String::new())
     }
@@ -90,7 +90,7 @@ impl Bag {
         Some(Taken { value, name: format!("{}{key}", self.prefix), line: entry.line })
     }
 
-    /// A text.
+    /// Takes a text.
     pub fn text(&mut self, key: &str) -> Option<Taken<String>> {
         self.take(key, "a text", |value| match value {
             Value::Text(text) => Some(text.clone()),
@@ -98,7 +98,7 @@ impl Bag {
         })
     }
 
-    /// A whole number that is not negative.
+    /// Takes a whole number that is not negative.
     pub fn number(&mut self, key: &str) -> Option<Taken<u64>> {
         self.take(key, "a whole number that is not negative", |value| match value {
             Value::Number(number) => Some(*number),
@@ -106,7 +106,7 @@ impl Bag {
         })
     }
 
-    /// `true` or `false`.
+    /// Takes `true` or `false`.
     pub fn flag(&mut self, key: &str) -> Option<Taken<bool>> {
         self.take(key, "`true` or `false`", |value| match value {
             Value::Flag(flag) => Some(*flag),
@@ -114,7 +114,7 @@ impl Bag {
         })
     }
 
-    /// A list of texts.
+    /// Takes a list of texts.
     pub fn texts(&mut self, key: &str) -> Option<Taken<Vec<String>>> {
         self.take(key, "a list of texts", |value| {
             let Value::List(list) = value else { return None };
@@ -126,7 +126,7 @@ impl Bag {
         })
     }
 
-    /// A table.
+    /// Takes a table.
     pub fn table(&mut self, key: &str) -> Option<Taken<Bag>> {
         self.take(key, "a table", |value| match value {
             Value::Table(bag) => Some(bag.clone()),
@@ -134,7 +134,7 @@ impl Bag {
         })
     }
 
-    /// A list of tables, each with its line.
+    /// Takes a list of tables, each with its line.
     pub fn tables(&mut self, key: &str) -> Option<Taken<Vec<(usize, Bag)>>> {
         self.take(key, "a list of tables", |value| {
             let Value::List(list) = value else { return None };
@@ -146,7 +146,7 @@ impl Bag {
         })
     }
 
-    /// What nobody took.
+    /// The keys that were not taken.
     pub fn rest(self) -> impl Iterator<Item = Left> {
         let Bag { prefix, entries } = self;
         entries.into_iter().map(move |entry| {
@@ -163,7 +163,7 @@ impl Bag {
 }
 
 impl Value {
-    /// What it is, in words.
+    /// The name of its type.
     fn kind(&self) -> &'static str {
         match self {
             Value::Text(_) => "a text",
@@ -198,7 +198,7 @@ impl Value {
     }
 }
 
-/// Where lines begin: a file of many keys is looked through once, not once for each of them.
+/// The ends of lines, so that a file with many keys is scanned once and not once for each key.
 struct Lines(Vec<usize>);
 
 impl Lines {
@@ -206,7 +206,7 @@ impl Lines {
         Lines(text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at).collect())
     }
 
-    /// The line of a byte, from 1.
+    /// The line that holds the byte at `offset`, from 1.
     fn line_of(&self, offset: usize) -> usize {
         self.0.partition_point(|end| *end < offset) + 1
     }

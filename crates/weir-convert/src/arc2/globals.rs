@@ -1,4 +1,4 @@
-//! What stands at the top of the file.
+//! The global keys at the top of the file.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -7,7 +7,7 @@ use super::bag::Bag;
 use super::rules::Rule;
 use super::{Notes, line, quoted, texts};
 
-/// The switches, and what the listeners and pools are made of.
+/// The global switches and settings, from which the listeners and pools are made.
 pub struct Globals {
     pub address: IpAddr,
     pub http_port: u16,
@@ -24,10 +24,10 @@ pub struct Globals {
     pub keep_alive_seconds: u64,
 }
 
-/// Let's Encrypt, which ARC2 gets its certificates from (RFC 8555).
+/// Directory URL of Let's Encrypt, from which ARC2 gets its certificates (RFC 8555).
 const DIRECTORY: &str = "https://acme-v02.api.letsencrypt.org/directory";
 
-/// Takes everything from the top of the file.
+/// Takes all global keys.
 pub fn read(bag: &mut Bag, notes: &mut Notes) -> Globals {
     let address = bag.text("listening_address").map(|taken| {
         let address = taken.value.parse();
@@ -95,7 +95,7 @@ pub fn read(bag: &mut Bag, notes: &mut Notes) -> Globals {
 
 fn level(bag: &mut Bag, notes: &mut Notes) -> &'static str {
     let Some(taken) = bag.text("logging_level") else { return "error" };
-    // ARC2 looks at how the word begins, too.
+    // Like ARC2, this looks only at how the word begins.
     match ["error", "warn", "info", "debug", "trace"].into_iter().find(|word| taken.value.starts_with(word)) {
         Some(word) => {
             notes.exact(&taken, "`log.level`");
@@ -179,7 +179,7 @@ fn oldest_tls(bag: &mut Bag, notes: &mut Notes) {
     }
 }
 
-/// What has no place in Weir, or is always so.
+/// Takes the keys that have no counterpart in Weir, or that Weir always does.
 fn without_place(bag: &mut Bag, notes: &mut Notes) {
     for (key, always) in
         [("enable_streaming", true), ("nonblocking", true), ("nodelay", true), ("proxy_nodelay", true)]
@@ -230,7 +230,7 @@ fn without_place(bag: &mut Bag, notes: &mut Notes) {
     }
 }
 
-/// `[log]` and the heads of the listeners, as far as they do not hang on the rules.
+/// Writes `[log]` and those keys of the listeners that do not depend on the rules.
 pub fn write(globals: &Globals, rules: &[Rule], body: &mut String, notes: &mut Notes) {
     body.push_str("[log]\n");
     let logged = globals.logging && rules.iter().any(|rule| rule.logging);
@@ -246,7 +246,7 @@ pub fn write(globals: &Globals, rules: &[Rule], body: &mut String, notes: &mut N
     }
 }
 
-/// `[listener.web]`, or `[listener.secure]` with its certificates.
+/// Writes `[listener.web]`, or `[listener.secure]` with its certificates.
 pub fn write_listener(globals: &Globals, name: &str, rules: &[Rule], body: &mut String) {
     let port = if name == "secure" { globals.https_port } else { globals.http_port };
     let _ = write!(body, "\n[listener.{name}]\n");

@@ -1,4 +1,4 @@
-//! Where a domain's requests go, and how it is known that something is there.
+//! A domain's backends and their health checks.
 
 use std::fmt::Write as _;
 use std::net::Ipv6Addr;
@@ -19,29 +19,29 @@ pub struct Pool {
 pub struct Location {
     pub address: String,
     pub tls: bool,
-    /// `priority`, which is a weight where the method is Weighted.
+    /// `priority`, which is a weight if the method is Weighted.
     pub priority: Option<u64>,
     pub primary: bool,
 }
 
-/// How one is chosen.
+/// How a backend is chosen.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Method {
-    /// The first that is up.
+    /// The first backend that is up.
     Priority,
-    /// By shares.
+    /// In proportion to the weights.
     Weighted,
-    /// The one that answers soonest.
+    /// The backend that answers fastest.
     Performance,
 }
 
-/// `enable_health_checks` and what belongs to it.
+/// `enable_health_checks` and its settings.
 pub struct Health {
     pub interval_seconds: u64,
     pub path: String,
 }
 
-/// Takes everything about backends; whether only HTTPS is to be served, too.
+/// Takes all keys about backends. Also returns whether only HTTPS is to be served.
 pub fn read(bag: &mut Bag, globals: &Globals, notes: &mut Notes) -> (Pool, bool) {
     let own = location(bag, notes);
     let Some(taken) = bag.table("routing_rules") else {
@@ -133,7 +133,7 @@ fn health(rules: &mut Bag, notes: &mut Notes) -> Option<Health> {
     enabled.then_some(Health { interval_seconds, path })
 }
 
-/// Takes one address with its ports; `None` when there is none.
+/// Takes one address with its ports; `None` if there is none.
 fn location(bag: &mut Bag, notes: &mut Notes) -> Option<Location> {
     let mut host = None;
     for key in ["forward_addr", "forward_ipv4", "forward_ipv6"] {
@@ -166,11 +166,11 @@ fn location(bag: &mut Bag, notes: &mut Notes) -> Option<Location> {
     host.map(|host| Location { address: format!("{host}:{port}"), tls, priority: None, primary: false })
 }
 
-/// The pools.
+/// Writes the pools.
 pub fn write(globals: &Globals, rules: &[Rule], body: &mut String) {
     for rule in rules {
         let pool = &rule.locations;
-        // A dot in a bare key would begin a table below.
+        // A dot in an unquoted key would begin a nested table.
         let _ = write!(body, "\n[pool.{}]\n", quoted(&rule.pool));
         let backends: Vec<String> =
             pool.backends.iter().map(|location| backend(pool.method, location)).collect();

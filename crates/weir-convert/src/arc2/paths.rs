@@ -1,40 +1,40 @@
-//! Which paths of a domain are served, and for how long their answers are kept.
+//! The paths of a domain that are served, and how long their responses are cached.
 //!
-//! ARC2's pages call `rule_type` an allow list or a deny list of paths. It is read so: `path_rules` in their
-//! order, then `paths`. What a Whitelist names is served and kept, what it does not name gets 403; what a
-//! Blacklist names gets 403, and the rest is served and kept.
+//! ARC2's documentation calls `rule_type` an allow list or a deny list of paths. It is read like this:
+//! `path_rules` apply in their order, then `paths`. Paths that a Whitelist names are served and cached;
+//! others get 403. Paths that a Blacklist names get 403; others are served and cached.
 
 use super::bag::Bag;
 use super::{Match, quoted};
 use crate::{Directive, DirectiveVerdict};
 
-/// What a request comes to.
+/// What happens to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is forwarded, and the answer kept for so long; `None` keeps nothing.
+    /// It is forwarded, and the response is cached for this long; `None` means not at all.
     Served { ttl_seconds: Option<u64> },
     /// It gets 403.
     Refused,
 }
 
-/// One route to be: its paths as Weir writes them, empty for every path.
+/// A future route: its paths as Weir writes them, empty for every path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathRoute {
     pub paths: Vec<String>,
     pub outcome: Outcome,
 }
 
-/// One of `path_rules`.
+/// An entry of `path_rules`.
 struct PathRule {
     path: String,
     kind: Match,
     outcome: Outcome,
 }
 
-/// Longest time that Weir takes for `cache.ttl`, in seconds.
+/// Longest `cache.ttl` that Weir accepts, in seconds.
 const LONGEST_TTL: u64 = 365 * 86_400;
 
-/// Takes everything about paths. `caching` is the master switch.
+/// Takes all keys about paths. `caching` is the global switch.
 pub fn read(bag: &mut Bag, caching: bool) -> (Vec<PathRoute>, Vec<Directive>) {
     let mut notes = super::Notes::default();
     let ttl = |seconds: u64| Some(seconds.min(LONGEST_TTL)).filter(|seconds| caching && *seconds > 0);
@@ -83,7 +83,7 @@ pub fn read(bag: &mut Bag, caching: bool) -> (Vec<PathRoute>, Vec<Directive>) {
     });
     let served = Outcome::Served { ttl_seconds };
     let rest = match (whitelist, prefixes.is_empty() || prefixes.contains(&"/*".to_owned())) {
-        // Nothing is left for the rest, or there is no list.
+        // The list covers every path, or there is no list.
         (true, true) => vec![PathRoute { paths: Vec::new(), outcome: served }],
         (false, _) if prefixes.is_empty() => vec![PathRoute { paths: Vec::new(), outcome: served }],
         (false, true) => vec![PathRoute { paths: Vec::new(), outcome: Outcome::Refused }],
@@ -99,7 +99,7 @@ pub fn read(bag: &mut Bag, caching: bool) -> (Vec<PathRoute>, Vec<Directive>) {
     (steps(&rules, rest, &mut notes), notes.directives)
 }
 
-/// A path as the beginning of many.
+/// The pattern for all paths that begin with `path`.
 fn prefix(path: &str) -> String {
     let slash = if path.starts_with('/') { "" } else { "/" };
     format!("{slash}{}*", path.trim_end_matches('*'))
@@ -150,8 +150,8 @@ fn path_rules(
     rules
 }
 
-/// The rules as routes of which the first that matches counts. One that takes everything but something ends
-/// the list: only what it leaves over goes on to what stands behind it.
+/// Converts the rules to routes, of which the first that matches applies. A rule that matches everything but
+/// something ends the list: only what it does not match goes on to the rules behind it.
 fn steps(rules: &[(PathRule, usize)], rest: Vec<PathRoute>, notes: &mut super::Notes) -> Vec<PathRoute> {
     let mut steps = Vec::new();
     for (index, (rule, line)) in rules.iter().enumerate() {
@@ -167,8 +167,8 @@ fn steps(rules: &[(PathRule, usize)], rest: Vec<PathRoute>, notes: &mut super::N
             continue;
         }
         let behind = rules.get(index + 1..).unwrap_or_default();
-        // What is left over is one path, whose fate can be told; or the paths with something in them, whose
-        // fate can be told only where all that follows treats them alike.
+        // What the rule does not match is either one path, whose outcome is known, or all paths that contain
+        // something. The outcome of those is known only if everything that follows treats them alike.
         let one = rule.kind == Match::DoesNotEqual;
         let left_over = match one {
             true => outcome_of(&path, behind, &rest),
@@ -193,7 +193,7 @@ fn steps(rules: &[(PathRule, usize)], rest: Vec<PathRoute>, notes: &mut super::N
     steps
 }
 
-/// What becomes of one path.
+/// The outcome for one path.
 fn outcome_of(path: &str, rules: &[(PathRule, usize)], rest: &[PathRoute]) -> Outcome {
     let by_rule = rules.iter().find(|(rule, _)| {
         let text = rule.path.as_str();

@@ -1,4 +1,4 @@
-//! One `[[proxy_rules]]`: a domain, what it is forwarded to, and what is done to its requests.
+//! One `[[proxy_rules]]`: a domain, its backends, and what is done to its requests.
 
 use std::fmt::Write as _;
 
@@ -13,19 +13,19 @@ pub struct Rule {
     pub domain: String,
     /// The name of its pool.
     pub pool: String,
-    /// What its requests come to, in order; the last takes every path.
+    /// The outcomes of its requests, in order; the last one matches every path.
     pub steps: Vec<PathRoute>,
     pub ignore_query: bool,
     pub logging: bool,
     pub sql_injection: bool,
     pub compression: bool,
-    /// As Weir's lists of texts have them.
+    /// Patterns as Weir writes them in lists of texts.
     pub disallowed_user_agents: Vec<String>,
     pub https_only: bool,
     pub locations: Pool,
 }
 
-/// Takes a rule; `line` is where it begins.
+/// Takes a rule that begins at `line`.
 pub fn read(index: usize, line: usize, mut bag: Bag, globals: &globals::Globals, notes: &mut Notes) -> Rule {
     let domain = domain(index, line, &mut bag, notes);
     let (paths, path_notes) = paths::read(&mut bag, globals.caching);
@@ -93,7 +93,7 @@ fn domain(index: usize, line: usize, bag: &mut Bag, notes: &mut Notes) -> String
     }
 }
 
-/// A name that Weir takes for a pool.
+/// A pool name that Weir accepts.
 fn pool_name(domain: &str, index: usize) -> String {
     let name: String = domain
         .chars()
@@ -109,7 +109,7 @@ fn pool_name(domain: &str, index: usize) -> String {
     }
 }
 
-/// What would change the content itself.
+/// Takes the keys that would change the content itself.
 fn transformations(bag: &mut Bag, notes: &mut Notes) {
     for key in ["enable_minification", "enable_webp_transformation"] {
         match bag.flag(key) {
@@ -164,7 +164,7 @@ fn user_agents(bag: &mut Bag, notes: &mut Notes) -> Vec<String> {
     patterns
 }
 
-/// The listeners with their routes.
+/// Writes the listeners with their routes.
 pub fn write(globals: &globals::Globals, rules: &[Rule], body: &mut String) {
     let is_logged = rules.iter().any(|rule| rule.logging);
     globals::write_listener(globals, "web", rules, body);
@@ -182,7 +182,7 @@ pub fn write(globals: &globals::Globals, rules: &[Rule], body: &mut String) {
     }
 }
 
-/// The beginning of a route; `is_logged` where the file has a log at all.
+/// Writes the beginning of a route. `is_logged` says whether the file has an access log at all.
 fn route(listener: &str, rule: &Rule, is_logged: bool, body: &mut String) {
     let _ = write!(body, "\n[[listener.{listener}.route]]\n");
     line(body, "host", quoted(&rule.domain));

@@ -1,9 +1,9 @@
-//! What ARC2's files become.
+//! Tests the conversion of ARC2's files.
 
 use crate::{Converted, Directive, DirectiveVerdict, convert};
 use weir_config::{AccessTarget, Config, HostPattern, PathPattern, Respond, RouteAction, check_text};
 
-/// The configuration that seed 001 was measured with.
+/// The configuration with which seed 001 was measured.
 const SEED: &str = include_str!("seed.toml");
 
 fn converted(text: &str) -> (Converted, Config) {

@@ -29,7 +29,7 @@ pub struct Config {
     pub trailers: SectionLimits,
     /// Whether extended CONNECT is announced (RFC 9220).
     pub connect_protocol: bool,
-    /// Whether the peer is a server, of which requests are asked.
+    /// Whether the peer is a server, to which requests are sent.
     pub of_server: bool,
 }
 
@@ -245,7 +245,7 @@ impl Connection {
     /// The peer does not accept bytes of our QPACK decoder stream.
     pub fn abandon(&mut self, stream_id: u64) -> Result<(), Fault> {
         if self.config.of_server {
-            // What a server has inserted for an answer was for its section, though nobody reads that.
+            // The server inserted entries for this response's section although nobody will read it now.
             self.decoder.excuse_section();
         }
         self.decoder.cancel(stream_id)

@@ -111,7 +111,7 @@ fn insertions_that_serve_requests_are_never_a_flood() {
     }
 }
 
-/// Who gives up its requests decides for a server how many of its sections are read.
+/// Whether a server's sections are read is up to the client, which may cancel its requests.
 #[test]
 fn what_a_server_inserts_for_answers_that_nobody_reads_is_no_flood_and_what_a_client_does_is() {
     let limits = Limits::default();

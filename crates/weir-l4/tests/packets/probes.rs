@@ -200,8 +200,8 @@ fn a_probe_that_has_ended_is_left_alone() {
     }
 }
 
-/// What is quoted of a probe's packet on its way, within the outer one where there is one; and what its
-/// socket has sent, as it would be quoted.
+/// A probe's packet as routers would quote it, within the outer packet if there is one; and the packet that
+/// its socket sent, which the rewritten error should quote.
 fn quotes(kind: Kind) -> (Vec<u8>, Packet) {
     let inner = sent(kind).translated(here(kind), vip(kind)).bytes();
     let mut own = sent(kind);
@@ -216,7 +216,7 @@ fn quotes(kind: Kind) -> (Vec<u8>, Packet) {
     (quote, own)
 }
 
-/// An error of a host behind the backends' interface, for whom has sent what it quotes.
+/// An ICMP error from a host behind the backends' interface to the sender of the packet that it quotes.
 fn error(kind: Kind, from: IpAddr, [number, code]: [u8; 2], quote: &[u8]) -> IcmpError {
     let to = if kind.forward == Forward::Ipip { outer_source(kind) } else { here(kind).ip() };
     IcmpError::new(from, to, number, code).about(quote)
@@ -226,7 +226,8 @@ const fn unreachable(kind: Kind) -> [[u8; 2]; 4] {
     if kind.is_ip4 { [[3, 1], [3, 2], [3, 3], [11, 0]] } else { [[1, 3], [4, 1], [1, 4], [3, 0]] }
 }
 
-/// It was about a connection that this host does not have, and the probe waited for its timeout.
+/// Regression: the error was about a connection that this host does not have, so the probe waited for its
+/// timeout.
 #[test]
 fn an_error_about_a_probe_becomes_one_about_what_its_socket_has_sent() {
     for kind in kinds() {
@@ -237,7 +238,8 @@ fn an_error_about_a_probe_becomes_one_about_what_its_socket_has_sent() {
         let own = own.bytes();
         for number in unreachable(kind) {
             for from in [kind.backend(0).ip(), kind.host(2, 9).ip()] {
-                // All of it, without the last bytes of its payload, and as little as some routers quote.
+                // The whole packet, without the last bytes of its payload, and as little as some routers
+                // quote.
                 for left in [own.len(), own.len() - 7, own.len() - 101 - 12] {
                     let quote = &quote[..quote.len() - (own.len() - left)];
                     let error = error(kind, from, number, quote);
@@ -251,7 +253,7 @@ fn an_error_about_a_probe_becomes_one_about_what_its_socket_has_sent() {
                 }
             }
         }
-        // What was damaged stays damaged.
+        // A wrong checksum stays wrong.
         if !kind.is_summed {
             let mut damaged = error(kind, kind.backend(0).ip(), unreachable(kind)[0], &quote);
             damaged.sum_error = 1;
@@ -271,18 +273,18 @@ fn an_error_about_what_no_probe_has_sent_is_left_alone() {
         let (quote, _) = quotes(kind);
         let from = kind.backend(0).ip();
         let mut left: Vec<IcmpError> = Vec::new();
-        // What a link has room for, and what is no error.
+        // "Packet too big", and a message that is not an error.
         let too_big = if kind.is_ip4 { [3, 4] } else { [2, 0] };
         let echo = if kind.is_ip4 { [8, 0] } else { [128, 0] };
         left.extend([too_big, echo].map(|number| error(kind, from, number, &quote)));
         let unreached = unreachable(kind)[0];
-        // For another than has sent it.
+        // To a host other than the sender of the quoted packet.
         let mut other = error(kind, from, unreached, &quote);
         other.ip.destination = kind.host(2, 8).ip();
         left.push(other);
-        // Too little of it.
+        // With too little quoted.
         left.push(error(kind, from, unreached, &quote[..quote.len() - 101 - 13]));
-        // About another connection, and another backend's outer packet.
+        // About another connection, and about an outer packet to another backend.
         let mut inner = sent(kind).translated(here(kind), vip(kind));
         inner.source_port += 1;
         let protocol = if kind.is_ip4 { IP4_IN_IP } else { IP6_IN_IP };

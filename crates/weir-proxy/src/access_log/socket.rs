@@ -1,11 +1,11 @@
 //! Sends lines to a daemon, as datagrams or over a connection.
 //!
-//! A daemon that is away, or takes nothing, holds its lines up, and nobody else: the batch is tried again,
-//! the queue behind it fills, and workers drop what finds it full.
+//! A daemon that is away or accepts nothing delays only its own lines: the batch is tried again, the queue
+//! behind it fills, and workers drop lines when it is full.
 //!
-//! What was written on a connection is kept until the daemon's host has acknowledged it, and sent again on
-//! the next one where it has not. What was acknowledged and not read before the daemon ended is lost, and
-//! nobody can know of it here: RFC 6587 has no answers.
+//! What was written to a connection is kept until the daemon's host has acknowledged it, and sent again on
+//! the next connection if it has not. What was acknowledged but not read before the daemon ended is lost.
+//! Weir can't detect that: RFC 6587 has no responses.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
@@ -26,8 +26,8 @@ const CONNECT: Duration = Duration::from_secs(1);
 const LARGEST_DATAGRAM: usize = 60_000;
 /// If a line cut to this many bytes still does not fit, it is given up.
 const SMALLEST_CUT: usize = 400;
-/// What the kernel may hold of lines that a daemon has not taken, and so what is kept of them, bytes; it
-/// takes twice that for what goes with them (socket(7)).
+/// Size of the kernel's send buffer for lines that a daemon has not read, in bytes, and so the most that is
+/// kept of them. The kernel doubles it for its own bookkeeping (socket(7)).
 const SEND_BUFFER: usize = 256 << 10;
 /// Reads of what a daemon says before a batch is written to it (count).
 const READS: usize = 16;
@@ -40,12 +40,12 @@ pub struct Socket {
     around: (Vec<u8>, &'static [u8]),
     /// A buffer for datagrams that are assembled.
     room: Vec<u8>,
-    /// On a connection: lines that were not acknowledged yet and the batch that is being sent, each line
-    /// behind its length.
+    /// On a connection: the lines that were not acknowledged yet and the batch that is being sent, each
+    /// preceded by its length.
     framed: Vec<u8>,
     /// Bytes of `framed` that were written.
     done: usize,
-    /// Whether the batch is among them already, and comes again.
+    /// Whether `framed` already includes the batch, which is then being tried again.
     is_begun: bool,
 }
 
@@ -97,15 +97,15 @@ impl Socket {
 
     /// Makes the next batch go to whoever listens then.
     pub fn reconnect(&mut self) {
-        // Of a connection that is ended in peace the kernel brings on what it has taken.
+        // When a connection is closed in the normal way, the kernel still delivers what it has accepted.
         if !self.is_begun {
             (self.link, self.done) = (None, 0);
             self.framed.clear();
         }
     }
 
-    /// Ends the connection. What its peer has not acknowledged is to be sent again, from the beginning of a
-    /// line on.
+    /// Ends the connection. What its peer has not acknowledged will be sent again, beginning at the start of
+    /// a line.
     fn hang_up(&mut self) {
         self.forget_acknowledged();
         self.link = None;
@@ -113,7 +113,7 @@ impl Socket {
     }
 
     fn forget_acknowledged(&mut self) {
-        // Also known after a reset: what was acknowledged until then.
+        // The kernel also tells this after a reset.
         let Some(Link::Tcp(stream)) = &self.link else { return };
         let unsent = usize::try_from(unsent_bytes(stream)).unwrap_or(usize::MAX);
         let end = frame_start(&self.framed, self.done.saturating_sub(unsent));

@@ -18,10 +18,10 @@ use super::writer::lines_in;
 /// A target that takes nothing for this long is given up for now: a file loses the batch, so that a new
 /// target can come into force.
 const STALL: Duration = Duration::from_secs(1);
-/// A file that can't be opened anew is tried again after this long, while lines go to the old one.
+/// How often reopening a file is tried again, while lines go to the old one.
 const ANEW: Duration = Duration::from_secs(1);
 
-/// What is said of a file that can't be opened.
+/// The warning for a file that can't be opened.
 const SERVING_ON: &str = "an access log can't be opened: serving all the same; its lines wait in memory, 8 MiB of them at most, until it can";
 
 /// Where lines go.
@@ -43,30 +43,30 @@ pub struct Written {
     pub is_later: bool,
     /// The error, if there was one.
     pub error: Option<io::Error>,
-    /// Why the rest is for later, for people.
+    /// Why the rest was not written yet, as a message for people.
     pub waits_for: Option<String>,
 }
 
-/// What becomes of a log whose file can't be opened.
+/// What to do with a log whose file can't be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unopened {
-    /// There is no log: whoever reloads has one that works.
+    /// Refuse it: at a reload there is a log that works.
     Refused,
-    /// Lines wait for it: nobody would be served otherwise.
+    /// Keep lines in memory until it can be opened: otherwise Weir would serve nobody.
     Awaited,
 }
 
 /// A file, or standard output or error.
 pub struct LogFile {
-    /// `None` until it could be opened.
+    /// `None` until it has been opened.
     file: Option<File>,
-    /// Why it could not be opened when that was tried last; `None` once it could.
+    /// Why the last attempt to open it failed; `None` if it succeeded.
     unopened: Option<String>,
     /// For opening it anew; `None` for standard output and error.
     path: Option<PathBuf>,
     /// Whether a line was cut off by an error: the next one must not be appended to it.
     is_torn: bool,
-    /// When it could not be opened anew: what is open may be a file that was moved away.
+    /// When reopening failed. The open file may since be one that was moved away.
     stale_since: Option<Instant>,
 }
 
@@ -74,7 +74,7 @@ impl Target {
     /// Opens it; `None` for nowhere. A socket is only connected when there is something to send.
     ///
     /// # Errors
-    /// The file can't be opened for appending, and is not to be awaited; says what helps.
+    /// The file can't be opened for appending, and `unopened` says to refuse it. The error says what helps.
     pub fn open(target: &AccessTarget, syslog: &Syslog, unopened: Unopened) -> io::Result<Option<Target>> {
         let standard = |file: File| Some(Target::File(LogFile::of(Some(file), None)));
         Ok(match target {
@@ -98,7 +98,7 @@ impl Target {
         })
     }
 
-    /// Why there is nowhere to write to for now; `None` where there is.
+    /// Why lines can't be written now; `None` if they can.
     pub fn why_shut(&self) -> Option<&str> {
         match self {
             Target::File(file) => file.unopened.as_deref(),
@@ -112,8 +112,8 @@ impl Target {
         Target::File(LogFile::of(Some(file), None))
     }
 
-    /// Opens a file anew, which log rotation has moved away, and connects a socket anew, where somebody else
-    /// may listen now. A file that can't be opened stays the one before, and is tried again.
+    /// Reopens a file, which log rotation has moved away, and reconnects a socket, at which another daemon
+    /// may listen now. If a file can't be reopened, the old one stays in use and reopening is tried again.
     pub fn reopen(&mut self) {
         match self {
             Target::File(file) => file.reopen(),
@@ -135,7 +135,7 @@ impl LogFile {
         LogFile { file, unopened: None, path, is_torn: false, stale_since: None }
     }
 
-    /// Opens it, or opens it anew. One that can't be opened stays as it was.
+    /// Opens or reopens the file. On an error the open file, if any, stays in use.
     fn open(&mut self) -> io::Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
         let opened = append(path);
@@ -165,8 +165,8 @@ impl LogFile {
         Written { lost: lines_in(&batch[done..]), error: Some(error), ..Written::default() }
     }
 
-    /// Whether lines would go where nobody finds them: the file was to be opened anew a while ago, or it has
-    /// been deleted, whose room on the disk is not free before it is closed.
+    /// Whether lines would go to a file that nobody finds: reopening has been failing for a while, or the
+    /// file was deleted, whose disk space is freed only when it is closed.
     fn is_stale(&self) -> bool {
         let is_deleted = || {
             let found = self.file.as_ref().and_then(|file| file.metadata().ok());
@@ -175,7 +175,7 @@ impl LogFile {
         self.stale_since.map_or_else(is_deleted, |since| since.elapsed() >= ANEW)
     }
 
-    /// Opens it anew; keeps the one before where that can't be done, and says so once.
+    /// Reopens the file. If that fails, keeps the old one and reports it once.
     fn reopen(&mut self) {
         let (was_open, was_stale) = (self.file.is_some(), self.stale_since.is_some());
         let opened = self.open();

@@ -51,12 +51,13 @@ pub struct Counts {
     pub lost: AtomicU64,
     /// They were longer than the target takes at once, and are there in part.
     pub cut: AtomicU64,
-    /// Why lines wait: the target can't be opened, or takes none now. `None` while they do not.
+    /// Why lines are held in memory: the target can't be opened, or accepts none now. `None` if they are not
+    /// held.
     waits_for: Mutex<Option<String>>,
 }
 
 impl Counts {
-    /// Why lines wait for the target; `None` while they do not.
+    /// Why lines are held in memory; `None` if they are not.
     pub fn waits_for(&self) -> Option<String> {
         self.waits_for.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -158,7 +159,7 @@ impl OpenLog {
     /// Opens a log of this name, whose target never changes.
     ///
     /// # Errors
-    /// The file can't be opened and is not awaited, or no thread started.
+    /// The file can't be opened and `unopened` says to refuse it, or no thread can be started.
     pub fn open(
         name: &str,
         target: &AccessTarget,
@@ -327,7 +328,8 @@ fn write_until_closed(meeting: &Meeting) {
                 meeting.idle.notify_all();
                 return;
             }
-            // It is tried without a line too: whoever has made room wants to see that it helped.
+            // The target is tried even without a new line, so that an operator who has made room sees that it
+            // helped.
             None if writer.target.as_ref().is_some_and(|target| target.why_shut().is_some()) => {
                 meeting.idle.notify_all();
                 state = meeting.pause(state);

@@ -106,7 +106,8 @@ impl<R: Recipient> Call<'_, R> {
         let leaves_silent = reused && !only_new && self.may_be_sent_again();
         let received =
             self.until_response(connection.connection(), leaves_silent).await.map_err(|failure| {
-                // What of the body came later was waited for until then.
+                // The backend may also have waited for body bytes that arrived later, so the wait counts from
+                // then.
                 let failure = requester.judge_attempt(failure, sent_at.max(self.upload.moved_at()));
                 if let Some(stream) = connection.connection().as_muxed() {
                     stream.note_unanswered(&failure);
@@ -122,7 +123,7 @@ impl<R: Recipient> Call<'_, R> {
         Ok(Begun { connection, received, status: self.exchange.response.status(), latency })
     }
 
-    /// Whether the request may be made again although its backend may have worked on it, and can be.
+    /// Whether the request can and may be sent again although its backend may have processed it.
     fn may_be_sent_again(&self) -> bool {
         let rules = RetryRules::of(&self.forwarding.pool.shared.config.retry, self.forwarding.route_retry());
         self.upload.is_replayable() && (self.facts.method.is_idempotent() || rules.non_idempotent)

@@ -37,7 +37,8 @@ impl Connection {
         self.count.as_ref().and_then(|count| count.ender())
     }
 
-    /// Whether it can be used again: nothing has come on it, not even its end, which is counted.
+    /// Whether it can be used again: whether nothing has arrived on it, not even its end. If something has,
+    /// that is counted.
     pub fn is_kept(&self) -> bool {
         let is_kept = self.stream.is_quiet();
         if let Some(count) = self.count.as_ref().filter(|_| !is_kept) {

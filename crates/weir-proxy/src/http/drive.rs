@@ -29,8 +29,8 @@ use crate::timers::ExchangeTimers;
 
 impl<R: Recipient> Call<'_, R> {
     /// Receives the response's head, moving the request's body meanwhile. Interim responses are passed on as
-    /// they come. Where it `leaves_silent`, the request is made again elsewhere: it is not waited for on a
-    /// connection on which the backend says nothing at all.
+    /// they come. If `leaves_silent`, this gives up on a connection on which the backend sends nothing at
+    /// all, so that the request can be sent again elsewhere.
     pub async fn until_response(
         &mut self,
         backend: &mut Stream,
@@ -252,7 +252,7 @@ impl<R: Recipient> Call<'_, R> {
     }
 }
 
-/// Whether nothing at all comes on a backend's connection although it is time.
+/// Whether a backend sends nothing at all on its connection although an acknowledgement is overdue.
 fn is_silent(backend: &mut Stream) -> bool {
     backend.as_muxed().is_some_and(|stream| stream.is_silent())
 }

@@ -206,8 +206,9 @@ impl Muxed {
         }
     }
 
-    /// Whether nothing at all comes from a backend although it is time, so that a request which may be sent
-    /// again had better go over another connection. Over TCP the kernel answers, whatever the backend does.
+    /// Whether a backend sends nothing at all although an acknowledgement is overdue, so that a request which
+    /// may be sent again should use another connection. Always false over TCP, where the kernel acknowledges
+    /// whatever the backend does.
     pub fn is_silent(&self) -> bool {
         matches!(self, Muxed::H3(stream) if stream.is_silent())
     }

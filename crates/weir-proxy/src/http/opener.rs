@@ -328,7 +328,8 @@ impl Opener<'_> {
         connection: backends::Connection,
     ) -> Result<StreamSlot, Failure> {
         let header_bytes = self.forwarding.listener.shared.config.http().limits.header_bytes as u32;
-        // Others wait for its settings, for no longer than for a connection.
+        // Other requests wait for the settings of this connection, and no longer than they may wait for a
+        // connection.
         let taken = self.exchange.ledger.connect.unwrap_or_default();
         let patience = SETTINGS_PATIENCE.min(self.forwarding.timers().connect.saturating_sub(taken) / 2);
         let begun = connections.begin(connection, header_bytes, &self.requester.deadline, patience).await;
@@ -346,8 +347,8 @@ impl Opener<'_> {
         .map_err(|error| Failure::Connect(self.chosen.backend().wait_failed(error)))
     }
 
-    /// A new connection, with the PROXY header sent where the pool wants one. It has been waited for since
-    /// `began`.
+    /// Opens a connection and sends the PROXY header if the pool wants one. The request has waited for it
+    /// since `began`.
     async fn connect(&mut self, offer: Offer, began: Duration) -> Result<backends::Connection, Failure> {
         let Requester { worker, deadline, .. } = self.requester;
         self.requester.wait(began, self.connect);

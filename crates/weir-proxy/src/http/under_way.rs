@@ -11,28 +11,28 @@ pub const STREAM_WINDOW_BYTES: u32 = 128 << 10;
 /// The same for all requests of a connection together, in bytes (threat S4).
 pub const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
 
-/// What an exchange holds besides buffers as long as it is under way: the task that serves it, what is known
-/// of it, and its stream in the connection's protocol. A client that opens streams and takes no answer makes
-/// us hold so much for each (threat B26).
+/// Memory that a running exchange takes besides buffers: its task, its state, and its stream in the
+/// connection's protocol. A client that opens streams and reads no response makes us hold this much for each
+/// (threat B26).
 pub const EXCHANGE_BYTES: usize = 11 << 10;
 
-/// How many exchanges of a connection are under way, whatever its client thinks: one whose stream was reset
-/// counts until it has let go of its backend (threats B1, B4).
+/// Number of running exchanges of a connection, as this process sees it: an exchange whose stream was reset
+/// counts until it has released its backend (threats B1, B4).
 pub struct UnderWay {
     count: Cell<u32>,
     /// How many of these have a body that had not arrived when they began.
     with_body: Cell<u32>,
-    /// What they hold, and what their windows may make us hold.
+    /// The memory that they hold, and that their flow-control windows may make us hold.
     held: Held,
     buffers: Rc<Buffers>,
-    /// What drives the connection.
+    /// The task that drives the connection.
     driver: RefCell<Option<Waker>>,
     /// Whether that task is woken by the end of any exchange, and not only of the last one.
     awaited: Cell<bool>,
 }
 
 impl UnderWay {
-    /// Of a new connection, whose exchanges and windows count against the budget of `buffers`.
+    /// For a new connection, whose exchanges and windows count against the budget of `buffers`.
     pub fn new(buffers: &Rc<Buffers>) -> Rc<UnderWay> {
         Rc::new(UnderWay {
             count: Cell::new(0),
@@ -55,8 +55,8 @@ impl UnderWay {
         self.count.get()
     }
 
-    /// Counts one more until what it gives is dropped. `None` where the memory budget has no room even for
-    /// what it holds by itself: its stream is to be refused, with nothing set aside for it.
+    /// Counts one more exchange until the returned value is dropped. `None` if the memory budget has no room
+    /// even for the exchange itself: the caller then refuses its stream without allocating anything for it.
     pub fn enter(self: &Rc<Self>) -> Option<ExchangeCount> {
         if !self.buffers.has_room(EXCHANGE_BYTES) {
             return None;

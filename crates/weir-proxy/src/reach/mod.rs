@@ -104,9 +104,9 @@ pub struct Reach {
     wish: Wish,
     /// Indexes in the pool of backends that have failed in this call.
     tried: Vec<usize>,
-    /// Those that failed and had come to the pool since the call began.
+    /// Backends that failed and that were added to the pool after the call began.
     tried_newcomers: Vec<Arc<weir_balance::Backend>>,
-    /// Whether a backend was chosen before.
+    /// Whether a backend was chosen already.
     is_begun: bool,
     /// Attempts made, those not counted that only met a connection that had aged.
     made: u32,
@@ -182,9 +182,10 @@ impl Reach {
         self.retries
     }
 
-    /// Chooses a backend that has not failed in this call, or any where all have: of `pool`, and from the
-    /// second try on of that pool as it is then, which the first may have outlived. Waits in line for at most
-    /// `queue.timeout` where every one is at `max_connections`, and as the wish says where none has the role.
+    /// Chooses a backend that has not failed in this call, or any backend if all have. The first attempt
+    /// chooses from `pool`; later attempts choose from the pool of that name as it is then, because a reload
+    /// may have changed it. Waits in line for at most `queue.timeout` if every backend is at
+    /// `max_connections`, and as the wish says if none has the role.
     ///
     /// `deadline` must belong to the calling task; it is replaced only if there is a wait. `client_gone` is
     /// called whenever the task is woken during the wait, with its context, so that it can ask to be woken
@@ -224,8 +225,8 @@ impl Reach {
         Ok(chosen)
     }
 
-    /// Picks from `newer`, where there is one, in the place of the pool that was `asked`; any again where
-    /// each has been tried.
+    /// Picks from `newer` if there is one, otherwise from `asked`. If all backends have been tried, any may
+    /// be picked again.
     #[inline]
     fn pick(
         &mut self,
@@ -248,7 +249,7 @@ impl Reach {
         }
     }
 
-    /// The indexes in `newer` of those that have failed.
+    /// The indexes in `newer` of the backends that have failed.
     #[cold]
     fn tried_in(&self, asked: &WorkerPool, newer: &WorkerPool) -> Vec<usize> {
         let of_asked = self.tried.iter().filter_map(|index| asked.backends.get(*index));
@@ -305,7 +306,7 @@ impl Reach {
         }
     }
 
-    /// Notes a backend that has failed: what comes next goes elsewhere.
+    /// Notes that a backend has failed, so that later attempts go elsewhere.
     pub fn note_failed(&mut self, pool: &WorkerPool, chosen: &Chosen) {
         match pool.index_of(chosen) {
             Some(index) => self.tried.push(index),
@@ -382,8 +383,8 @@ fn is_backup(chosen: &Chosen) -> bool {
     chosen.backend().shared.balance.is_backup()
 }
 
-/// What has taken the place of the pool that was `asked` since, if anything has. What is written for backends
-/// of one protocol is of no use to those of another.
+/// The pool that a reload has put in place of `asked`; `None` if there is none or if its protocol differs,
+/// because a request that was encoded for one protocol can't be sent in another.
 fn pool_now(worker: &Worker, asked: &Rc<WorkerPool>) -> Option<Rc<WorkerPool>> {
     let config = &asked.shared.config;
     let newer = worker.pool(&config.name)?;

@@ -250,7 +250,8 @@ impl<C: Duplex, B: Duplex> Relay<'_, C, B> {
         let has_all = |backend: &TcpStream| system::unsent_bytes(backend) == 0;
         match self.up.ended {
             _ if !is_due => false,
-            // What waits here is no less wanted where the reset stands behind an end that is yet to be read.
+            // A reset after the end of the client's stream does not matter while that end is still to be
+            // read: the data before it is wanted.
             None => self.pair.client.is_broken_off(context),
             Some(_) => self.pair.client.is_gone(context) && self.pair.backend.bare().is_none_or(has_all),
         }

@@ -16,9 +16,9 @@ const ASK_AFTER: Duration = Duration::from_millis(500);
 /// timeouts if the round-trip time varies by half, so that up to three probes are sent if packets are lost.
 const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 const PATIENCE_ROUND_TRIPS: u32 = 9;
-/// Looks at a silent peer that was asked, half of that time apart, after which it is taken for gone by those
-/// who wait for it already. Each asks it once more. Looks are counted and not the time, because after a
-/// standstill of this process all the time has passed, and what the peer has said is still to be read.
+/// Number of checks of a probed, silent peer after which requests that already wait for it give it up. Checks
+/// are half of that time apart, and each sends another probe. Checks are counted instead of measuring time,
+/// because after this process was stalled all the time has passed while data from the peer is still unread.
 const LOOKS: u32 = 4;
 
 impl Connection {
@@ -27,9 +27,9 @@ impl Connection {
         self.heard_at.get().elapsed()
     }
 
-    /// Whether the peer was asked whether it is there, and has said nothing for longer than that takes: who
-    /// comes now had better go elsewhere. Asks it where it has been silent for some time; false until the
-    /// answer is overdue.
+    /// Whether the peer was probed and its response is overdue, so that new requests should go elsewhere.
+    /// Probes the peer if it has been silent for some time; the result is false until the response is
+    /// overdue.
     pub fn seems_gone(self: &Rc<Self>) -> bool {
         self.seems_gone_at(Instant::now())
     }
@@ -46,24 +46,25 @@ impl Connection {
         }
     }
 
-    /// When a peer was asked whose answer is overdue; `None` of one that is not known to be gone.
+    /// When the peer was probed, if its response is overdue; otherwise `None`.
     pub fn overdue_since(&self) -> Option<Instant> {
         self.unanswered_since().filter(|asked_at| asked_at.elapsed() >= self.patience())
     }
 
-    /// Whether anything has come from the peer since then.
+    /// Whether anything was received from the peer since `then`.
     pub fn was_heard_since(&self, then: Instant) -> bool {
         self.heard_at.get() > then
     }
 
-    /// Whether a server is silent for so long that those who wait for it already had better go elsewhere,
-    /// too: twice what [`Self::seems_gone`] takes. Who waits for [`Self::poll_lost`] is woken when it begins.
+    /// Whether a server has been silent for so long that requests that already wait for it should go
+    /// elsewhere too: twice as long as for [`Self::seems_gone`]. Tasks that wait for [`Self::poll_lost`] are
+    /// woken when this becomes true.
     pub fn is_silent(&self) -> bool {
         self.unanswered_since().is_some() && self.looks.get() >= LOOKS
     }
 
-    /// Something was sent to a server, on whose behalf [`Self::enter_request`] was called, that it must
-    /// acknowledge at once.
+    /// Notes that something was sent to a server that it must acknowledge at once. [`Self::enter_request`]
+    /// must have been called for it before.
     pub fn note_asked(self: &Rc<Self>) {
         let now = Instant::now();
         if self.unanswered_since().is_none() {
@@ -76,8 +77,8 @@ impl Connection {
         self.touch();
     }
 
-    /// Looks whether a server is there on which requests wait, and asks it where it has not been heard for
-    /// long.
+    /// Checks whether a server for which requests wait still responds. Probes it if it has not been heard
+    /// from for long.
     pub(crate) fn look(self: &Rc<Self>, now: Instant) {
         let ask_by = self.heard_at.get() + self.idle_timeout / 3;
         if self.unanswered_since().is_some() {
@@ -97,13 +98,13 @@ impl Connection {
         self.touch();
     }
 
-    /// Whether nothing has come although something was sent, `waited` ago, that asks for an acknowledgement,
-    /// and that is overdue.
+    /// Whether nothing was received since something was sent, `waited` ago, that the peer must acknowledge,
+    /// and the acknowledgement is overdue.
     pub fn is_unheard_for(&self, waited: Duration) -> bool {
         waited >= PATIENCE_ROUND_TRIPS * self.round_trip() && self.silence() >= waited
     }
 
-    /// Since when the peer owes something; `None` where it was heard since it was asked.
+    /// When the peer was probed, if it has not been heard from since; otherwise `None`.
     fn unanswered_since(&self) -> Option<Instant> {
         self.asked_at.get().filter(|asked_at| *asked_at > self.heard_at.get())
     }
@@ -122,7 +123,7 @@ impl Connection {
         self.probe();
     }
 
-    /// Has the peer say whether it is there.
+    /// Sends a `PING`, which the peer must acknowledge.
     pub fn probe(self: &Rc<Self>) {
         self.inner.borrow_mut().quic.ping();
         self.touch();

@@ -18,9 +18,9 @@ pub struct Begun {
     on_demand: Arc<OnDemand>,
     name: Box<str>,
     is_renewal: bool,
-    /// How often all had been forgotten when this attempt began (count).
+    /// How often [`OnDemand::forget`] had been called when this attempt began (count).
     since: u64,
-    /// Whether it failed of what an operator may have mended meanwhile.
+    /// Whether it failed for a reason that an operator may have fixed in the meantime.
     is_outdated: AtomicBool,
 }
 
@@ -49,8 +49,8 @@ impl Begun {
         &self.name
     }
 
-    /// Whether it is to be tried once more, while those who wait still do: what it failed of was found out
-    /// before an operator has changed something.
+    /// Whether to try once more while handshakes still wait: an operator changed something during the attempt
+    /// that failed.
     pub fn begins_again(&mut self) -> bool {
         self.since = self.on_demand.lock().forgotten;
         std::mem::take(self.is_outdated.get_mut())
@@ -61,7 +61,7 @@ impl Begun {
         self.on_demand.lock().forgotten != self.since
     }
 
-    /// Whether there is a certificate, which comes to its end.
+    /// Whether there is a certificate already, which is about to expire.
     pub fn is_renewal(&self) -> bool {
         self.is_renewal
     }
@@ -140,8 +140,9 @@ impl Begun {
         }
     }
 
-    /// Notes that no certificate could be got, and when to try again: at once, and uncounted, where an
-    /// operator has changed something since the attempt began. One more failure in a row if an order failed.
+    /// Notes that no certificate could be obtained, and when to try again: at once, and without counting this
+    /// failure, if an operator has changed something since the attempt began. Otherwise a failed order counts
+    /// as one more failure in a row.
     pub fn failed(&self, result: NameResult, pause: Duration, reason: String) {
         let mut state = self.on_demand.lock();
         let is_outdated = state.forgotten != self.since;

@@ -10,10 +10,10 @@ use crate::arguments::{Added, Change, Removed};
 use crate::client::{Client, block_on, segment};
 use crate::exit::Exit;
 
-/// Between two looks while waiting.
+/// Time between two checks while waiting.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Takes a backend out; with `wait`, returns when it has nothing left in flight.
+/// Takes a backend out of service. With `wait`, returns when it has nothing in flight.
 pub fn drain(change: &Change, wait: bool) -> Result<Exit, Exit> {
     change.to("drain", wait, |backend, has_process_before| match backend.in_flight {
         0 if has_process_before => {
@@ -24,7 +24,7 @@ pub fn drain(change: &Change, wait: bool) -> Result<Exit, Exit> {
     })
 }
 
-/// Takes a backend back in; with `wait`, returns when it gets new work.
+/// Takes a backend back into service. With `wait`, returns when it gets new work.
 pub fn enable(change: &Change, wait: bool) -> Result<Exit, Exit> {
     change.to("ready", wait, |backend, _| match backend.state.as_str() {
         "ready" => Ok(()),
@@ -50,7 +50,7 @@ pub fn add(added: &Added) -> Result<Exit, Exit> {
     Ok(Exit::Done)
 }
 
-/// Takes a backend out of its pool.
+/// Removes a backend from its pool.
 pub fn remove(removed: &Removed) -> Result<Exit, Exit> {
     let Removed { pool, backend, running } = removed;
     let client = Client::new(running)?;
@@ -97,7 +97,7 @@ impl Change {
             let Some(backend) = found else {
                 return Err(Exit::Failed.saying(format_args!("{pool}/{name} is gone")));
             };
-            // Asked for only when it matters: it is a longer answer.
+            // Only fetched when it matters, because the answer is longer.
             let has_process_before = reached(&backend, false).is_ok()
                 && client.succeed(Method::GET, "/v1/status", None).await?.body["process_before"] == true;
             match reached(&backend, has_process_before) {

@@ -7,7 +7,7 @@ use crate::arguments::Purge;
 use crate::client::ask_and_print;
 use crate::exit::Exit;
 
-/// Has the running Weir take out what it keeps, and says how much that was.
+/// Makes the running Weir purge stored responses, and prints how many there were.
 pub fn purge(purge: &Purge) -> Result<Exit, Exit> {
     let Purge { host, path, prefix, tag, all, soft, json, running } = purge;
     let mut order = json!({ "soft": soft });

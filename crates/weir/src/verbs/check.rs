@@ -11,11 +11,11 @@ use crate::arguments::ConfigArgument;
 use crate::client::{block_on, config_paths};
 use crate::exit::Exit;
 
-/// For one name and one connection.
+/// Time for one name lookup and one connection.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Says whether the files would be taken, and those that they name; with `online`, what its certificates are
-/// and whether its backends can be reached from here. That it is good is said last.
+/// Checks whether Weir would accept the config files and the files that they name. With `online`, also shows
+/// the certificates and tries to reach the backends from here. The final message says whether all is good.
 pub fn check(config: &ConfigArgument, online: bool) -> Result<Exit, Exit> {
     let paths = config_paths(config);
     if paths.is_empty() {
@@ -41,21 +41,21 @@ pub fn check(config: &ConfigArgument, online: bool) -> Result<Exit, Exit> {
     Ok(Exit::Done)
 }
 
-/// Prints what its certificates are and whether its backends can be reached from here; how many are out of
-/// date or can't be (count).
+/// Prints the certificates and whether the backends can be reached from here. Returns how many are out of
+/// date or can't be reached (count).
 fn look_around(config: &Config) -> Result<usize, Exit> {
     let found = weir_control::certificates::look(config);
     let bad = found.into_iter().filter(|found| !said(&found.what, &found.said)).count();
     Ok(bad + block_on(reach_all(config))?)
 }
 
-/// Says where it does not go together with the interfaces and routes of this host, its ports and what this
-/// process may do: it may be meant for another machine, so that this is no mistake.
+/// Warns where the config does not fit this host's interfaces, routes and ports, or this process's rights.
+/// These are not errors, because the config may be for another machine.
 fn warn_of_this_host(config: &Config) {
     for doubt in this_host::missing_rights(config).into_iter().chain(this_host::short_of_ports(config)) {
         tell!("warning: {doubt}");
     }
-    // On a machine that does not say which it has there is nothing to compare with.
+    // If this machine does not list its interfaces, there is nothing to compare with.
     for (listener, what) in weir_control::kernel::look_at_interfaces(config).unwrap_or_default() {
         tell!("warning: listener `{listener}`: {what}");
     }
@@ -65,7 +65,7 @@ fn count(count: usize, word: &str) -> String {
     if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
 }
 
-/// Prints what was found; whether that is good.
+/// Prints what was found and returns whether it is good.
 fn said(what: &str, found: &Result<String, String>) -> bool {
     match found {
         Ok(found) => say!("  {what}: {found}"),
@@ -74,8 +74,8 @@ fn said(what: &str, found: &Result<String, String>) -> bool {
     found.is_ok()
 }
 
-/// Resolves and connects to every backend, all at once; prints them in the order of the file, and gives how
-/// many can't be reached (count).
+/// Resolves every backend's name and connects to it unless it is used for UDP, all concurrently. Prints the
+/// results in the order of the file and returns how many can't be reached (count).
 async fn reach_all(config: &Config) -> usize {
     let udp: Vec<&str> = config
         .listeners
@@ -107,7 +107,7 @@ async fn reach(address: String, probed: Option<u32>, connects: bool) -> Result<S
         return Ok("not tried, its hosts are asked for when Weir runs".to_owned());
     }
     let probed = probed.and_then(|port| u16::try_from(port).ok());
-    // One without a port of its own is tried where probes ask it.
+    // A backend without a port of its own is tried at the port of its probes.
     let without_port = weir_config::backend_at(&address).filter(|at| at.port() == 0);
     let address = match (without_port, probed) {
         (None, _) => address,
@@ -116,7 +116,7 @@ async fn reach(address: String, probed: Option<u32>, connects: bool) -> Result<S
     };
     let late = |what: &str| format!("{what} within {PATIENCE:?}");
     if let Some(name) = weir_config::unix_name(&address) {
-        // tokio's would take the `@` of an abstract name for a path of two bytes.
+        // tokio would take the `@` of an abstract name for the first character of a path.
         let name = name.strip_prefix('@').map_or_else(|| name.to_owned(), |name| format!("\0{name}"));
         let connected = tokio::time::timeout(PATIENCE, UnixStream::connect(name)).await;
         connected.map_err(|_| late("did not accept"))?.map_err(|error| error.to_string())?;

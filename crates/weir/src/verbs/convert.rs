@@ -19,7 +19,7 @@ pub struct Arguments {
     pub strict: bool,
 }
 
-/// Writes the converted file; says on standard error what became of each directive.
+/// Writes the converted file, and prints on standard error what became of each directive.
 pub fn convert(arguments: &Arguments) -> Result<Exit, Exit> {
     let name = arguments.file.display();
     let text = std::fs::read_to_string(&arguments.file).map_err(|error| match error.kind() {
@@ -45,7 +45,7 @@ pub fn convert(arguments: &Arguments) -> Result<Exit, Exit> {
     if lacks { Err(Exit::Failed) } else { Ok(Exit::Done) }
 }
 
-/// Writes a file that is not there yet.
+/// Writes a new file; an existing one is an error.
 fn write_new(path: &Path, text: &str) -> Result<(), Exit> {
     use std::io::Write as _;
     let opened = std::fs::OpenOptions::new().write(true).create_new(true).open(path);

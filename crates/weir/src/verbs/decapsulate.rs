@@ -10,9 +10,9 @@ use weir_l4::decap::{Decapsulator, TAKEN};
 
 use crate::exit::Exit;
 
-/// How often it looks whether its interfaces run the program.
+/// How often it checks that its interfaces run the program.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
-/// After how many looks it says what it counted, if that has changed: each minute.
+/// Number of checks after which it prints its counters if they have changed: once a minute.
 const SAYS_AFTER: u32 = 60;
 
 /// Which packets are taken out of others.
@@ -29,7 +29,7 @@ pub struct Arguments {
     to: Vec<IpAddr>,
 }
 
-/// Takes outer headers off until TERM or INT.
+/// Removes outer headers until TERM or INT.
 pub fn decapsulate(arguments: &Arguments) -> Result<Exit, Exit> {
     let failed = |error: &dyn std::fmt::Display| Exit::Failed.saying(error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -72,7 +72,8 @@ pub fn decapsulate(arguments: &Arguments) -> Result<Exit, Exit> {
     })
 }
 
-/// Attaches the program where it is missing by now, and says so; why it can't be, once for each reason.
+/// Attaches the program to interfaces that have lost it or are new, and says so. Prints each reason for a
+/// failure once.
 fn look_again(program: &mut Decapsulator, interfaces: &[String], failed_before: &mut BTreeSet<String>) {
     let (attached, failed) = program.attach_again(interfaces).unwrap_or_else(|error| (vec![], vec![error]));
     for interface in attached {

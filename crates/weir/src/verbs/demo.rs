@@ -1,4 +1,4 @@
-//! `weir demo`: something to play with, in one process and without a config.
+//! `weir demo`: a setup to try out, in one process and without a config.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use weir_control::reload::Source;
 use crate::exit::Exit;
 use crate::serve::{Plan, serve};
 
-/// For how long a stopped backend refuses connections.
+/// How long a stopped backend refuses connections.
 const STOPPED: Duration = Duration::from_secs(15);
 /// How long `/slow` takes.
 const SLOW: Duration = Duration::from_secs(2);
@@ -59,7 +59,7 @@ pub fn demo(arguments: &Arguments) -> Result<Exit, Exit> {
     })
 }
 
-/// The ports that can't be had, each with the option that chooses another.
+/// The ports that are taken, each with the option that chooses another.
 fn taken_ports(arguments: &Arguments) -> Vec<String> {
     let ports = [
         ("--http-port", arguments.http_port),
@@ -119,7 +119,7 @@ fn guide(arguments: &Arguments, backends: &Backends) -> String {
     )
 }
 
-/// Starts the backends on a thread of their own, so that they are no part of what is shown.
+/// Starts the backends on a thread of their own, apart from the Weir that the demo shows.
 fn start_backends() -> std::io::Result<Backends> {
     let bind = || -> std::io::Result<std::net::TcpListener> {
         let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
@@ -148,14 +148,14 @@ fn start_backends() -> std::io::Result<Backends> {
     Ok(backends)
 }
 
-/// Serves, and when told to stop closes everything and refuses connections for a while.
+/// Serves HTTP. When told to stop, closes everything and refuses connections for a while.
 async fn http_backend(name: &'static str, listener: std::net::TcpListener) {
     let Ok(address) = listener.local_addr() else { return };
     let mut listener = TcpListener::from_std(listener).ok();
     loop {
         let stop = Arc::new(Notify::new());
         if let Some(open) = listener.take() {
-            // Dropped at the end of this block: the listening socket and every connection.
+            // The end of this block drops the listening socket and every connection.
             let mut connections = JoinSet::new();
             loop {
                 while connections.try_join_next().is_some() {}
@@ -166,7 +166,7 @@ async fn http_backend(name: &'static str, listener: std::net::TcpListener) {
                     },
                 }
             }
-            // Long enough for the answer that says so.
+            // Long enough to send the response that says so.
             tokio::time::sleep(Duration::from_millis(50)).await;
             drop(open);
             drop(connections);
@@ -209,7 +209,7 @@ async fn answer(name: &str, path: &str, stop: &Notify) -> Response<Full<Bytes>> 
     response
 }
 
-/// Says its name and then returns what it gets.
+/// Sends its name and then echoes what it receives.
 async fn tcp_backend(name: &'static str, listener: std::net::TcpListener) {
     let Ok(listener) = TcpListener::from_std(listener) else { return };
     let mut connections = JoinSet::new();

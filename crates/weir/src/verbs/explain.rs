@@ -9,7 +9,7 @@ use crate::arguments::Running;
 use crate::client::ask_and_print;
 use crate::exit::Exit;
 
-/// Asks the running Weir and prints each decision with its reason.
+/// Asks the running Weir, and prints each decision with its reason.
 pub fn explain(running: &Running, question: &Question, json: bool) -> Result<Exit, Exit> {
     let question = serde_json::to_value(question).map_err(|error| Exit::Failed.saying(error))?;
     ask_and_print(running, Method::POST, "/v1/explain", Some(&question), json, |body| {
@@ -98,7 +98,7 @@ fn words(answer: &Answer) -> String {
     out
 }
 
-/// Who was chosen, and of whom.
+/// The chosen backend, and the candidates.
 fn of_choice(out: &mut String, choice: &Choice) {
     let chosen = choice.backend.as_deref().unwrap_or("no backend");
     let _ = writeln!(out, "pool     {}, {}: {chosen}, {}", choice.pool, choice.balance, choice.reason);
@@ -116,7 +116,7 @@ fn of_choice(out: &mut String, choice: &Choice) {
     }
 }
 
-/// What maps said.
+/// The results of map lookups.
 fn of_maps(out: &mut String, answer: &Answer) {
     for map in &answer.maps {
         let by = match (&map.key, &map.line) {
@@ -127,7 +127,7 @@ fn of_maps(out: &mut String, answer: &Answer) {
     }
 }
 
-/// What rules change about header fields.
+/// The header fields that rules change.
 fn of_headers(out: &mut String, answer: &Answer) {
     for change in &answer.header_changes {
         let value = match (&change.value, change.action.as_str()) {

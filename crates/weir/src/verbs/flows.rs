@@ -85,7 +85,7 @@ fn words(flows: &Flows) -> String {
     out
 }
 
-/// An address, with a port or without.
+/// Parses an address with or without a port.
 fn place(text: &str) -> Result<String, String> {
     let bare = text.trim_start_matches('[').trim_end_matches(']');
     let is_address = text.parse::<std::net::SocketAddr>().is_ok() || bare.parse::<std::net::IpAddr>().is_ok();

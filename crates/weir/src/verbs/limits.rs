@@ -9,7 +9,7 @@ use crate::client::{ask_and_print, segment};
 use crate::exit::Exit;
 use crate::table::table;
 
-/// Shows how the limits of the running Weir stand, and whom they refused.
+/// Shows the state of the running Weir's limits, and which clients or keys they refused.
 pub fn show(shown: &ShownLimits) -> Result<Exit, Exit> {
     let ShownLimits { listener, route, keys, json, running } = shown;
     let mut path = format!("/v1/limits?keys={keys}");
@@ -66,7 +66,7 @@ fn in_words(it: &LimitEntry) -> String {
     out
 }
 
-/// The key comes last, for it is as long as its client likes.
+/// The key is the last column, because the client decides its length.
 fn row(it: &LimitedKey) -> Vec<String> {
     let who = match (&it.client, &it.key) {
         (Some(client), _) => format!("client {client}"),
@@ -75,14 +75,15 @@ fn row(it: &LimitedKey) -> Vec<String> {
     };
     let standing = match (it.let_in_after_seconds, it.under_way) {
         (Some(0.0), _) => "now".to_owned(),
-        // What is left of a second is one.
+        // Part of a second is shown as one second.
         (Some(wait), _) => format!("in {}", span(wait.ceil())),
         (None, under_way) => under_way.unwrap_or_default().to_string(),
     };
     vec![it.refused_total.to_string(), format!("{} ago", span(it.refused_ago_seconds)), standing, who]
 }
 
-/// Has the running Weir forget what somebody owes its limits of rate, and says in how many that was anything.
+/// Makes the running Weir's rate limits forget a client or key, and prints how many limits had counted
+/// anything.
 pub fn clear(cleared: &Cleared) -> Result<Exit, Exit> {
     let Cleared { client, key, all, listener, route, json, running } = cleared;
     let order = ClearLimits {

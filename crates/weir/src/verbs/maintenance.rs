@@ -8,7 +8,7 @@ use crate::arguments::{InMaintenance, OnOff};
 use crate::client::ask_and_print;
 use crate::exit::Exit;
 
-/// Switches a part of the running Weir off or on, or shows what is off.
+/// Switches maintenance on or off for a part of the running Weir, or shows what is in maintenance.
 pub fn maintenance(arguments: &InMaintenance) -> Result<Exit, Exit> {
     let InMaintenance { state, listener, route, pool, json, running } = arguments;
     let (method, body) = match state {

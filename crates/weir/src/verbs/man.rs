@@ -20,7 +20,7 @@ pub fn page(command: Command) -> io::Result<Vec<u8>> {
         page.render_description_section(&mut section)?;
         page.render_options_section(&mut section)?;
         writeln!(out, ".SH \"WEIR {}\"", verb.get_name().to_uppercase())?;
-        // Sections of the verb's own page become sub-sections here.
+        // Sections of the verb's own page become subsections here.
         out.write_all(String::from_utf8_lossy(&section).replace(".SH ", ".SS ").as_bytes())?;
     }
     man.render_extra_section(out)?;

@@ -89,7 +89,7 @@ pub fn map(verb: &MapVerb) -> Result<Exit, Exit> {
     };
     let path = format!("/v1/maps/{}?{query}", segment(&about.map));
     ask_and_print(&how.running, method, &path, body.as_ref(), how.json, |body| {
-        // Who does not say that is no Weir.
+        // An answer without this is not Weir's.
         let says = |what: &str| serde_json::from_value::<String>(body[what].clone()).map(drop);
         match verb {
             MapVerb::Show(Shown { text: Some(_), .. }) => says("value")?,

@@ -32,7 +32,7 @@ pub struct Arguments {
     admin: Option<String>,
 }
 
-/// Prints the equivalent config and serves by it.
+/// Prints the equivalent config and serves it.
 pub fn proxy(arguments: &Arguments) -> Result<Exit, Exit> {
     copying::avoid_slow_moves();
     let text = config(arguments).map_err(|error| Exit::Refused.saying(error))?;
@@ -45,12 +45,13 @@ pub fn proxy(arguments: &Arguments) -> Result<Exit, Exit> {
     serve(Plan { admin_taken, ..Plan::of(source) })
 }
 
-/// The config that the arguments amount to.
+/// The config that the arguments are short for.
 fn config(arguments: &Arguments) -> Result<String, String> {
     let bind = address(&arguments.listen, "0.0.0.0").ok_or_else(|| {
         format!("{:?} is no address to accept at, expected :PORT or ADDRESS:PORT", arguments.listen)
     })?;
-    // A shell that was not told otherwise makes `->` into a bare `-` and a file named by the first backend.
+    // If `->` is not quoted, the shell passes a bare `-` and redirects the output to a file named after the
+    // first backend.
     let words = arguments.backends.iter().map(String::as_str).filter(|word| !matches!(*word, "to" | "-"));
     let backends: Vec<String> = words
         .flat_map(|word| word.split(','))
@@ -75,13 +76,13 @@ fn config(arguments: &Arguments) -> Result<String, String> {
     Ok(text)
 }
 
-/// `:8080` at `host`, or a whole address.
+/// Parses `:8080`, which means that port at `host`, or a full address.
 fn address(text: &str, host: &str) -> Option<SocketAddr> {
     let whole = if text.starts_with(':') { format!("{host}{text}") } else { text.to_owned() };
     whole.parse().ok()
 }
 
-/// `:9001` on this machine, or `host:port`.
+/// Parses `:9001`, which means that port on this machine, or `host:port`.
 fn backend(text: &str) -> Option<String> {
     let whole = if text.starts_with(':') { format!("127.0.0.1{text}") } else { text.to_owned() };
     let (host, port) = whole.rsplit_once(':')?;

@@ -9,8 +9,8 @@ use crate::arguments::Running;
 use crate::client::{CallError, Client, block_on, config_paths};
 use crate::exit::Exit;
 
-/// Has the running Weir read its file anew. It is told even about a file with mistakes: it remembers the
-/// refusal, so that those who look at its status see it too.
+/// Makes the running Weir reload its config. It is told to even if the file has mistakes: it remembers the
+/// refusal, so that it shows in its status.
 pub fn reload(running: &Running) -> Result<Exit, Exit> {
     let client = Client::new(running)?;
     reads_the_same_file(running, &client)?;
@@ -54,15 +54,16 @@ pub fn reload(running: &Running) -> Result<Exit, Exit> {
     }
 }
 
-/// What helps where the files that the admin API is guarded by are newer than what the process has read.
+/// Advice for when the admin API's token or certificate file is newer than what the process has read.
 const FILES_HAVE_CHANGED: &str = "weir: if the token or the certificate of its admin API has changed in the file since it was read: \
                                   send it HUP, which needs neither";
 
-/// Whether the running Weir reads the file that is meant here. It reads its own again, whatever `--config`
-/// says: told about another it would answer "unchanged", which is true, and misleads.
+/// Checks that the running Weir reads the file that is meant here. It always reloads its own file, whatever
+/// `--config` says: told to reload because of another file, it would answer "unchanged", which is true but
+/// misleading.
 ///
-/// `Err` when another file was named and only that said which Weir is meant; where the file was found by
-/// itself, or the Weir named by `--admin`, a note is enough.
+/// `Err` if another file was named and that alone identified the running Weir. If the file was found by
+/// default, or the Weir was named by `--admin`, it only prints a note.
 fn reads_the_same_file(running: &Running, client: &Client) -> Result<(), Exit> {
     let ours = config_paths(&running.config);
     if ours.is_empty() {
@@ -70,12 +71,12 @@ fn reads_the_same_file(running: &Running, client: &Client) -> Result<(), Exit> {
     }
     let answer = match block_on(client.call(Method::GET, "/v1/status", None))? {
         Ok(answer) => answer,
-        // It would only be waited for once more.
+        // The reload itself would only wait for it once more.
         Err(error @ CallError::Broken(_)) => return Err(error.report()),
         Err(CallError::NotRunning(_)) => return Ok(()),
     };
     let source = answer.body["config_source"].as_str().unwrap_or_default();
-    // A file that is not there, or not here, can't be told apart from this one.
+    // A file that does not exist, or not on this machine, can't be told from this one.
     let whole =
         |paths: &[PathBuf]| paths.iter().map(|path| path.canonicalize()).collect::<Result<Vec<_>, _>>();
     let theirs = Source::paths_in(source);
@@ -96,7 +97,7 @@ fn reads_the_same_file(running: &Running, client: &Client) -> Result<(), Exit> {
     )))
 }
 
-/// Nobody to tell. A file with mistakes is the more useful news of the two.
+/// Reports that no Weir is running. If the file has mistakes, reports those instead, as the more useful news.
 fn not_running(running: &Running, client: &Client, message: &str) -> Exit {
     let paths = config_paths(&running.config);
     if !paths.is_empty()

@@ -8,7 +8,7 @@ use crate::copying;
 use crate::exit::Exit;
 use crate::serve::{Plan, serve};
 
-/// Serves what the config file says.
+/// Serves as the config file says.
 pub fn run(config: &ConfigArgument, workers: Option<usize>) -> Result<Exit, Exit> {
     copying::avoid_slow_moves();
     let paths = config_paths(config);

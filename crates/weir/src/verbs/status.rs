@@ -21,12 +21,12 @@ pub fn status(running: &Running, json: bool) -> Result<Exit, Exit> {
     })
 }
 
-/// Whether what is printed may be coloured: on a terminal, unless the user says `NO_COLOR` (no-color.org).
+/// Whether output may be coloured: on a terminal, unless the user sets `NO_COLOR` (no-color.org).
 pub fn has_colours() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Which program and which config it is.
+/// The program's version, process and config.
 fn about_process(status: &Status) -> String {
     let mut out = String::new();
     let _ = writeln!(
@@ -122,7 +122,7 @@ fn words(status: &Status, colours: bool) -> String {
     out
 }
 
-/// What a name stands for: `app.example:80 stands for 3, 1 of them leaves`.
+/// The addresses of a backend's name: `app.example:80 stands for 3, 1 of them leaves`.
 fn words_of(it: &NameStatus, colours: bool) -> String {
     let leaving = match it.leaving_count {
         0 => String::new(),
@@ -143,7 +143,7 @@ fn plane(it: &ListenerStatus) -> String {
     }
 }
 
-/// What is ordered on demand, and which names could not be got.
+/// Certificates that are ordered on demand, and the names for which none could be obtained.
 fn on_demand(out: &mut String, status: &Status) {
     for listener in &status.listeners {
         for it in &listener.on_demand {
@@ -189,7 +189,7 @@ fn certificates(out: &mut String, status: &Status, colours: bool) {
     }
 }
 
-/// Who is the primary, who does not answer, and the last failover.
+/// The primary, the members that do not answer, and the last failover.
 fn cluster(out: &mut String, it: &ClusterStatus, colours: bool) {
     let missing = it.no_primary.as_deref().unwrap_or("nobody has been asked yet");
     let primary = match &it.primary {
@@ -227,7 +227,7 @@ fn cluster(out: &mut String, it: &ClusterStatus, colours: bool) {
     }
 }
 
-/// How far a member is behind, if it is.
+/// How far a member lags behind, if it does.
 fn lag(member: &MemberStatus) -> String {
     match (member.lag_transactions, member.lag_seconds) {
         (Some(count @ 1..), Some(seconds)) => format!(", {seconds:.1} s and {count} transactions behind"),
@@ -235,7 +235,7 @@ fn lag(member: &MemberStatus) -> String {
     }
 }
 
-/// A backend's address, with what sets it apart.
+/// A backend's address, with its role if it has one or is a backup.
 pub fn name(it: &BackendStatus) -> String {
     let role = it.role.as_deref().or_else(|| it.backup.then_some("backup"));
     let marks: Vec<&str> = role.into_iter().chain(it.found.then_some("found")).collect();
@@ -254,7 +254,7 @@ fn row(it: &BackendStatus) -> Vec<String> {
     };
     let mut row =
         vec![name(it), it.state.clone(), weight, it.in_flight.to_string(), class("2xx"), class("5xx")];
-    // Connections that did not come about are among them.
+    // These include connections that could not be established.
     row.push(it.failures.to_string());
     row.extend(quantiles(it.response_seconds));
     row.push(match &it.agent {

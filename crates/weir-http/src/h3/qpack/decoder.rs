@@ -120,7 +120,8 @@ impl Decoder {
         result.map(|()| SectionRead::Complete)
     }
 
-    /// Insertions came for a section that is not read, and for no fault of the peer's: they count as used.
+    /// Counts the insertions for a section as used although we no longer read it: that is not the peer's
+    /// fault.
     pub fn excuse_section(&mut self) {
         self.instructions.earn();
     }

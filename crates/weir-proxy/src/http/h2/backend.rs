@@ -71,8 +71,8 @@ impl StreamSlot {
 const ROOM_FOR_SECTIONS: u32 = 4;
 
 impl BackendConnections {
-    /// Begins HTTP/2 on a new connection and takes room on it. The backend has `patience` to say what it
-    /// takes, before it gets more than this one request.
+    /// Begins HTTP/2 on a new connection and reserves a stream on it. The backend has `patience` to send its
+    /// settings before the connection is given more than this one request.
     pub async fn begin(
         self: &Rc<Self>,
         connection: Connection,

@@ -13,8 +13,8 @@ use crate::http::h2::heard::Heard;
 use crate::http::h2::resets::Resets;
 use crate::http::shared_connections::SharedConnections;
 
-/// A backend has at most this long to say what it takes (RFC 9113 §3.4: its settings come first), and less
-/// where those who wait for that have less time for a connection.
+/// Longest time for a backend to send its settings (RFC 9113 §3.4: they come first). It is shorter if the
+/// requests that wait for the settings have less time for a connection.
 pub const SETTINGS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The connections to one backend.
@@ -28,7 +28,7 @@ pub struct BackendConnection {
     pub(super) is_over: Cell<bool>,
     /// [`weir_state::Resolved::moves`] when it was opened.
     pub(super) moves: u32,
-    /// Until when the backend is to have said what it takes.
+    /// When the backend's settings are due.
     pub(super) settings_due: Duration,
     pub(super) idle_since: Cell<Duration>,
     pub(super) heard: Rc<Heard>,

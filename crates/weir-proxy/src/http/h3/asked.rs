@@ -46,7 +46,7 @@ impl Stream {
         // still answer.
         let _ = self.poll_pending(context);
         if self.shared.quic.is_over() && !self.shared.has_read_last.get() {
-            // Its last words may be that it has not looked at this request.
+            // The backend's last frames may say that it has not processed this request.
             self.await_driver(context);
             return Poll::Pending;
         }
@@ -94,13 +94,14 @@ impl Stream {
         })
     }
 
-    /// Has the task woken by what concerns all requests of the connection.
+    /// Registers the task to be woken by events that concern all requests of the connection.
     fn await_driver(&self, context: &Context<'_>) {
         self.shared.awaited.borrow_mut().insert(number(self.id), context.waker().clone());
     }
 
-    /// Whether the backend has said nothing for so long, although it must, that a request which may be sent
-    /// again had better go over another connection. Who waits for the response is woken when it begins.
+    /// Whether an acknowledgement of the backend has been overdue for so long that a request which may be
+    /// sent again should use another connection. The task that waits for the response is woken when this
+    /// becomes true.
     pub fn is_silent(&self) -> bool {
         self.slot.is_some() && self.shared.quic.is_silent()
     }

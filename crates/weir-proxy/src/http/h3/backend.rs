@@ -108,7 +108,7 @@ async fn drive(
             connection.is_over.set(true);
         }
         if shared.quic.is_silent() {
-            // Those whose requests may be sent again have waited long enough.
+            // Requests that may be sent again have waited long enough.
             shared.wake_awaiting();
         }
         if let Some(owner) = owner.upgrade() {
@@ -138,7 +138,7 @@ fn poll_end(
 ) -> Poll<Result<(), Fault>> {
     shared.under_way.driven_by(context);
     if shared.quic.poll_lost(context).is_ready() {
-        // It may have said before which requests it has not looked at.
+        // Before that, it may have said which requests it has not processed.
         let _ = shared.steer(steering, context);
         return Poll::Ready(Ok(()));
     }

@@ -69,7 +69,7 @@ impl QuicSlot {
 }
 
 impl QuicConnection {
-    /// Whether nobody has any use for it any more; closes it then.
+    /// Whether the connection is over and no stream uses it any more. Closes it then.
     fn is_done(&self) -> bool {
         let is_done = self.is_over.get() && self.streams.get() == 0;
         if is_done {
@@ -103,8 +103,8 @@ impl QuicConnections {
             return None;
         }
         open.retain(|connection| !connection.is_done());
-        // Where the backend is gone on one of them it may be on all, and those on which nothing was asked
-        // since do not know.
+        // If the backend is gone on one connection it may be gone on all, and connections on which nothing
+        // was sent since then have not noticed.
         let gone_since = open.iter().filter_map(|it| it.shared.quic.overdue_since()).min();
         let is_good = |it: &&Rc<QuicConnection>| {
             it.moves == moves && gone_since.is_none_or(|since| it.shared.quic.was_heard_since(since))

@@ -144,7 +144,7 @@ struct Driver {
     /// Since when it counts as idle.
     idle_since: Option<Duration>,
     draining: Draining,
-    /// Until when the connection may stay of a listener that speaks no HTTP/3 any more.
+    /// How long the connection may stay if its listener no longer offers HTTP/3.
     taken_out_until: Option<Duration>,
     /// When draining goes on whatever the client does.
     end_at: Duration,
@@ -225,7 +225,7 @@ impl Driver {
         }
     }
 
-    /// Nothing is done with the request of this stream, which the client may send again elsewhere.
+    /// Rejects the request of this stream unprocessed, so that the client may send it again elsewhere.
     fn refuse(&self, id: StreamId) {
         self.shared.quic.reset(id, h3::Connection::REFUSED.value());
         self.shared.quic.stop(id, h3::Connection::REFUSED.value());
@@ -276,8 +276,8 @@ impl Driver {
         false
     }
 
-    /// Takes note of a reload after which the listener speaks other versions alone: no new connection would
-    /// be let in, and this one would else go on for as long as its client likes.
+    /// Notices a reload after which the listener no longer offers HTTP/3. New connections are then refused,
+    /// but this one would last for as long as its client likes.
     fn watch_config(&mut self) {
         let Peer { worker, slot, .. } = &*self.peer;
         if self.taken_out_until.is_none()

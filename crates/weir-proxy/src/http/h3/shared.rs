@@ -20,7 +20,7 @@ use crate::http::under_way::UnderWay;
 /// How long the end of an answer may wait for the client to make room for more of it.
 const LATE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What such an end takes besides its bytes: a task, and its stream.
+/// Memory that the end of an answer takes besides its bytes: a task and its stream.
 const LATE_BYTES: u64 = 1 << 10;
 
 /// Longest time that the answer to a malformed request has to arrive.
@@ -57,7 +57,7 @@ pub struct Shared {
     pub(super) buffers: Rc<Buffers>,
     /// How many ends of answers wait for the client to make room; their exchanges are over.
     pub(super) late: Cell<u32>,
-    /// The connection to a backend is over, and all that it has said of itself was read.
+    /// Whether the connection to a backend is over and its control streams were read to the end.
     pub(super) has_read_last: Cell<bool>,
 }
 
@@ -111,13 +111,13 @@ impl Shared {
         }
     }
 
-    /// Has all look again who wait for the head of a response.
+    /// Wakes all tasks that wait for the head of a response.
     pub(super) fn wake_awaiting(&self) {
         self.awaited.borrow_mut().drain().for_each(|(_, waker)| waker.wake());
     }
 
-    /// Takes what the peer's control and QPACK streams say, of which `steering` are open. What was said
-    /// before a fault holds.
+    /// Reads the peer's control and QPACK streams; `steering` are those that are open. What was received
+    /// before a fault remains valid.
     pub(super) fn steer(&self, steering: &mut Vec<StreamId>, context: &mut Context<'_>) -> Result<(), Fault> {
         while let Poll::Ready(Some(id)) = self.quic.poll_accept(Dir::Uni, context) {
             steering.push(id);

@@ -21,7 +21,7 @@ use crate::verbs::status::has_colours;
 use rates::Look;
 use view::View;
 
-/// Longest time until a key is heeded.
+/// Longest delay before a key press is handled.
 const TICK: Duration = Duration::from_millis(50);
 
 /// How `weir top` looks.
@@ -37,7 +37,7 @@ pub struct Arguments {
     running: Running,
 }
 
-/// Shows the running Weir until `q`: what comes, and how backends are.
+/// Shows the running Weir's traffic and backends until `q`.
 pub fn top(arguments: &Arguments) -> Result<Exit, Exit> {
     if !(io::stdout().is_terminal() && io::stdin().is_terminal()) {
         return Err(
@@ -47,7 +47,7 @@ pub fn top(arguments: &Arguments) -> Result<Exit, Exit> {
     let client = Client::new(&arguments.running)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Exit::Failed.saying(format_args!("no runtime: {error}")))?;
-    // What goes wrong with the first look is said like any other verb's mistake.
+    // An error of the first call is reported like that of any other verb.
     let first = runtime.block_on(look(&client)).map_err(|error| error.report())?;
     let mut view = View::new(client.address().to_string(), first, arguments.troubled, has_colours());
     let shown = ratatui::try_init().and_then(|mut terminal| {
@@ -59,7 +59,7 @@ pub fn top(arguments: &Arguments) -> Result<Exit, Exit> {
     Ok(Exit::Done)
 }
 
-/// What is asked, how often.
+/// The Weir to ask, and how often.
 struct Live {
     runtime: Runtime,
     client: Client,
@@ -67,7 +67,7 @@ struct Live {
 }
 
 impl Live {
-    /// Until the user, or a signal, ends it.
+    /// Runs until the user or a signal ends it.
     fn show(&self, terminal: &mut DefaultTerminal, view: &mut View) -> io::Result<()> {
         let mut ends = {
             let _guard = self.runtime.enter();
@@ -78,7 +78,7 @@ impl Live {
             ]
         };
         let mut next = Instant::now() + self.interval;
-        // Keys are heeded while a Weir that hangs is asked.
+        // Keys are handled even while a Weir that hangs is being asked.
         let mut asking = None;
         let mut is_old = true;
         loop {
@@ -86,7 +86,7 @@ impl Live {
                 terminal.draw(|frame| view.draw(frame))?;
             }
             while event::poll(Duration::ZERO)? {
-                // The screen may have another size now.
+                // The screen may have been resized.
                 is_old = true;
                 if let Event::Key(key) = event::read()?
                     && key.kind == KeyEventKind::Press
@@ -111,13 +111,13 @@ impl Live {
     }
 }
 
-/// What came first.
+/// The event that happened first.
 enum Happened {
-    /// A signal asks for the end.
+    /// A signal asks the program to end.
     Asked,
-    /// A look is through.
+    /// An answer has arrived, or an error.
     Looked(Box<Result<Look, CallError>>),
-    /// Nothing, for as long as a key may wait.
+    /// Nothing has happened for [`TICK`].
     Nothing,
 }
 
@@ -141,7 +141,7 @@ where
     }
 }
 
-/// Does what a key asks for; false where that is the end.
+/// Handles a key; `false` if it ends the program.
 fn heed(view: &mut View, key: KeyEvent) -> bool {
     match key.code {
         KeyCode::Char('q') | KeyCode::Esc => return false,
@@ -158,7 +158,7 @@ fn heed(view: &mut View, key: KeyEvent) -> bool {
     true
 }
 
-/// Asks how everything is now.
+/// Fetches the current status.
 async fn look(client: &Client) -> Result<Look, CallError> {
     let answer = client.call(Method::GET, "/v1/status", None).await?;
     if !answer.status.is_success() {

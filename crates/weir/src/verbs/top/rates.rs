@@ -1,21 +1,21 @@
-//! What has happened between two looks at a running Weir.
+//! Rates between two samples of a running Weir's status.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use weir_admin::status::{BackendStatus, ListenerStatus, PoolStatus, Status};
 
-/// Looks whose rates are remembered for the picture.
+/// Samples whose rates are kept for the chart.
 const REMEMBERED: usize = 300;
 
-/// How everything was at one moment.
+/// A sample: the status at one moment.
 #[derive(Clone, Debug)]
 pub struct Look {
     pub status: Status,
     pub at: Instant,
 }
 
-/// The looks so far: the last one, and what came between those before.
+/// The last sample, and the rates between the earlier ones.
 #[derive(Debug)]
 pub struct History {
     pub last: Look,
@@ -24,7 +24,7 @@ pub struct History {
     pub rates: Vec<ListenerRates>,
 }
 
-/// What a listener had in a second.
+/// A listener's rates, per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ListenerRates {
     pub connections: f64,
@@ -38,7 +38,7 @@ pub struct ListenerRates {
     pub bytes_sent: f64,
 }
 
-/// What a backend had in a second.
+/// A backend's rates, per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct BackendRates {
     pub requests: f64,
@@ -52,10 +52,10 @@ impl History {
         History { last: first, before: None, rates: Vec::new() }
     }
 
-    /// One more look.
+    /// Adds a sample.
     pub fn add(&mut self, look: Look) {
         let before = std::mem::replace(&mut self.last, look);
-        // Another process has counted from nothing.
+        // The counters of another process began at zero.
         let is_same =
             before.status.pid == self.last.status.pid && before.status.started == self.last.status.started;
         self.before = is_same.then_some(before);
@@ -69,7 +69,7 @@ impl History {
         self.rates.drain(..surplus);
     }
 
-    /// What `listener` of the last look had; nothing where it was not there before.
+    /// Rates of `listener` of the last sample; zero if the sample before did not have it.
     pub fn of_listener(&self, listener: &ListenerStatus) -> ListenerRates {
         let before = self.before.as_ref();
         let before = before.and_then(|look| look.status.listeners.iter().find(|it| it.name == listener.name));
@@ -86,12 +86,13 @@ impl History {
         }
     }
 
-    /// What the backend of this index in a pool of the last look had; nothing where it was not there before.
+    /// Rates of the backend with this index in a pool of the last sample; zero if the sample before did not
+    /// have it.
     pub fn of_backend(&self, pool: &PoolStatus, index: usize) -> BackendRates {
         let backend = &pool.backends[index];
         let before = self.before.as_ref();
         let before = before.and_then(|look| look.status.pools.iter().find(|it| it.name == pool.name));
-        // Of thousands nearly all stand where they stood.
+        // Even among thousands, nearly all have the same index as before.
         let is_it = |it: &&BackendStatus| it.address == backend.address;
         let before = before.and_then(|pool| {
             pool.backends.get(index).filter(is_it).or_else(|| pool.backends.iter().find(is_it))
@@ -105,7 +106,8 @@ impl History {
         }
     }
 
-    /// Counters of what a reload has taken out and put in again begin anew.
+    /// The rate of a counter. A counter restarts at zero if a reload removes its object and another adds it
+    /// again.
     fn per_second(&self, before: u64, now: u64) -> f64 {
         let since = self.before.as_ref().map_or(self.last.at, |look| look.at);
         let seconds = self.last.at.duration_since(since).as_secs_f64();

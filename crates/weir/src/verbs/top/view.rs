@@ -1,4 +1,4 @@
-//! What `weir top` has on the screen.
+//! The screen of `weir top`.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -11,13 +11,13 @@ use super::rates::{BackendRates, History, ListenerRates, Look};
 use crate::client::CallError;
 use crate::verbs::status::{name, quantiles, span};
 
-/// A screen of fewer lines has no picture.
+/// A screen with fewer lines has no chart.
 const LINES_FOR_PICTURE: u16 = 24;
 const PICTURE_LINES: u16 = 6;
-/// Lines of a table beside its rows: its frame and its heads.
+/// Lines of a table besides its rows: its frame and its header.
 const TABLE_LINES: usize = 3;
 
-/// A column, and how wide a screen has to be to show it.
+/// A column's title, its width, and the width that a screen needs to show it.
 struct Column(&'static str, Constraint, u16);
 
 const LISTENER_COLUMNS: [Column; 13] = [
@@ -50,7 +50,7 @@ const BACKEND_COLUMNS: [Column; 11] = [
     Column("why", Constraint::Min(9), 0),
 ];
 
-/// Those columns that a screen of this width has room for.
+/// A table with the columns that a screen of this width has room for.
 fn table<'c>(columns: &[Column], width: u16, rows: impl Iterator<Item = Vec<Cell<'c>>>) -> Table<'c> {
     let is_shown = |index: usize| columns[index].2 <= width;
     let shown = || columns.iter().filter(|column| column.2 <= width);
@@ -66,11 +66,11 @@ fn table<'c>(columns: &[Column], width: u16, rows: impl Iterator<Item = Vec<Cell
 pub struct View {
     address: String,
     pub history: History,
-    /// Why the last look brought nothing.
+    /// Why the last sample could not be taken.
     trouble: Option<String>,
     is_troubled_only: bool,
     pub is_paused: bool,
-    /// Backends above the first one that is shown.
+    /// Number of backends above the first one that is shown.
     above: usize,
     has_colours: bool,
 }
@@ -81,7 +81,7 @@ impl View {
         View { address, history, trouble: None, is_troubled_only, is_paused: false, above: 0, has_colours }
     }
 
-    /// One more look; what could not be asked leaves the last one standing.
+    /// Adds a sample. If it could not be taken, the last one stays.
     pub fn look(&mut self, look: Result<Look, CallError>) {
         match look {
             Ok(look) => {
@@ -264,7 +264,7 @@ impl View {
         ]
     }
 
-    /// A rate that should be nothing.
+    /// The cell of a rate that should be zero.
     fn bad(&self, rate: f64) -> Cell<'static> {
         let cell = Cell::from(count(rate));
         if rate > 0.0 { cell.style(self.style(Color::Red)) } else { cell }
@@ -275,7 +275,7 @@ impl View {
     }
 }
 
-/// Whether somebody who looks for trouble wants to see it.
+/// Whether `--troubled` shows this backend.
 fn is_troubled(it: &BackendStatus, rates: BackendRates) -> bool {
     it.state != "ready" || rates.failures > 0.0 || rates.server_errors > 0.0
 }
@@ -291,7 +291,7 @@ fn count(rate: f64) -> String {
     }
 }
 
-/// Bytes in a second.
+/// Formats a rate in bytes per second.
 fn bytes(rate: f64) -> String {
     match rate {
         0.0 => "0".to_owned(),
@@ -310,7 +310,7 @@ mod tests {
     use serde_json::json;
     use std::time::{Duration, Instant};
 
-    /// A Weir that has answered so many requests, three in a hundred of them with 502.
+    /// The sample of a Weir that has answered this many requests, 3 % of them with 502.
     fn look(at: Instant, requests: u64) -> Look {
         let counts = json!({"2xx": requests * 97 / 100, "5xx": requests * 3 / 100});
         let backend = |address: &str, state: &str, reason: &str, failures: u64| {
