@@ -1,5 +1,5 @@
-//! Addresses of the networks that are made for a measurement, in either version of IP. See [`crate::wiring`]
-//! for who has which.
+//! Addresses of the networks that a measurement creates, for IPv4 and IPv6. [`crate::wiring`] says which host
+//! has which.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -14,7 +14,7 @@ pub enum Family {
     Ipv6,
 }
 
-/// The first half of a network of IPv6, of the range for private use.
+/// The first 16 bits of an IPv6 network of the private range.
 const PRIVATE: u16 = 0xfd77;
 
 fn ipv6(network: u16, host: u16) -> IpAddr {
@@ -22,8 +22,8 @@ fn ipv6(network: u16, host: u16) -> IpAddr {
 }
 
 impl Family {
-    /// Address `index` (counted from 0) of those that clients connect to; all of them belong to the load
-    /// balancer's namespace.
+    /// The virtual address `index` (from 0). Clients connect to these; they all belong to the load balancer's
+    /// namespace.
     pub fn virtual_address(self, index: u8) -> IpAddr {
         match self {
             Self::Ipv4 => Ipv4Addr::new(10, 77, 0, 1 + index).into(),
@@ -47,7 +47,7 @@ impl Family {
         }
     }
 
-    /// The first address of the crowd's, which the client has as well.
+    /// The first address of the crowd, which the client has as well.
     pub fn crowd(self) -> IpAddr {
         match self {
             Self::Ipv4 => Ipv4Addr::new(10, 78, 0, 1).into(),
@@ -55,7 +55,7 @@ impl Family {
         }
     }
 
-    /// All of them.
+    /// The network with all of the crowd's addresses.
     pub fn crowd_network(self) -> &'static str {
         match self {
             Self::Ipv4 => "10.78.0.0/24",
@@ -71,7 +71,7 @@ impl Family {
         }
     }
 
-    /// Where endpoint `index` (counted from 0) listens.
+    /// The address at which endpoint `index` (from 0) listens.
     pub fn endpoint(self, index: u8) -> IpAddr {
         match self {
             Self::Ipv4 => Ipv4Addr::new(10, 77, 10 + index, 2).into(),
@@ -79,7 +79,7 @@ impl Family {
         }
     }
 
-    /// Its next hop.
+    /// The next hop of endpoint `index`.
     pub fn gateway(self, index: u8) -> IpAddr {
         match self {
             Self::Ipv4 => Ipv4Addr::new(10, 77, 10 + index, 1).into(),
@@ -87,7 +87,7 @@ impl Family {
         }
     }
 
-    /// Every address of a machine.
+    /// The unspecified address, to listen at every address of a machine.
     pub fn any(self) -> IpAddr {
         match self {
             Self::Ipv4 => Ipv4Addr::UNSPECIFIED.into(),
@@ -95,7 +95,7 @@ impl Family {
         }
     }
 
-    /// Bits of an address.
+    /// Number of bits of an address.
     pub fn bits(self) -> u8 {
         match self {
             Self::Ipv4 => 32,
@@ -111,8 +111,8 @@ impl Family {
         }
     }
 
-    /// What follows an address of one host on the command line of ip(8): IPv6 would first ask whether
-    /// somebody else has it.
+    /// Arguments that follow a host address on the command line of ip(8). They switch off IPv6's check
+    /// whether another host has the address.
     pub fn at_once(self) -> &'static str {
         match self {
             Self::Ipv4 => "",

@@ -15,7 +15,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto};
 
-/// What a backend speaks.
+/// A backend's protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BackendKind {
@@ -27,16 +27,16 @@ pub enum BackendKind {
     Slow,
     /// TCP: sends every byte back.
     Echo,
-    /// The same, but each connection ends after the first answer.
+    /// Like `Echo`, but each connection ends after the first answer.
     EchoOnce,
     /// MySQL: a canned answer to every SELECT.
     Mysql,
-    /// The same, and it offers TLS.
+    /// Like `Mysql`, and it offers TLS.
     MysqlTls,
 }
 
 impl BackendKind {
-    /// What the command line calls it.
+    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -50,10 +50,10 @@ impl BackendKind {
     }
 }
 
-/// Where an HTTP backend tells what it has served.
+/// The path at which an HTTP backend gives its counters.
 const COUNTERS_PATH: &str = "/lab-counters";
 
-/// What an HTTP or MySQL backend has served since it started, without those who asked.
+/// What an HTTP or MySQL backend has served since it started, apart from requests for these counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Connections accepted.
@@ -62,7 +62,7 @@ pub struct Counters {
     pub requests: u64,
 }
 
-/// Asks the HTTP backend at `address` what it has served.
+/// Fetches the counters of the HTTP backend at `address`.
 pub fn counters(address: SocketAddr) -> io::Result<Counters> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
@@ -78,7 +78,7 @@ pub fn counters(address: SocketAddr) -> io::Result<Counters> {
     })
 }
 
-/// Serves at `address` (port 0: any free one) until the process ends; says on standard output where.
+/// Serves at `address` (port 0: any free port) until the process ends. Prints the address on standard output.
 pub fn serve(kind: BackendKind, address: SocketAddr) -> io::Result<()> {
     let listener = listen(address)?;
     let address = rustix::net::getsockname(&listener)?;
@@ -94,7 +94,7 @@ pub fn serve(kind: BackendKind, address: SocketAddr) -> io::Result<()> {
     }
 }
 
-/// A non-blocking listening socket at `address` (port 0: any free one).
+/// A non-blocking listening socket at `address` (port 0: any free port).
 pub fn listen(address: SocketAddr) -> io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };

@@ -1,15 +1,14 @@
-//! The certificate of a measurement: made for it, known to nobody, gone with it.
+//! Makes a self-signed certificate for one measurement.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Makes a key on P-256 and a certificate for `localhost` and 127.0.0.1 in `directory`; gives the values that
-/// templates name: `{certificate}`, `{certificate_key}`, and `{certificate_and_key}`, which is both in one
-/// file.
+/// Makes a P-256 key and a certificate for `localhost` and 127.0.0.1 in `directory`. Returns the values for
+/// templates: `{certificate}`, `{certificate_key}`, and `{certificate_and_key}`, which is both in one file.
 ///
-/// Err when `openssl` is missing or does not do it.
+/// Err if `openssl` is missing or fails.
 pub fn make(directory: &Path) -> io::Result<Vec<(String, String)>> {
     let at = |name: &str| -> PathBuf { directory.join(name) };
     let (certificate, key, both) = (at("certificate.pem"), at("key.pem"), at("both.pem"));

@@ -1,4 +1,4 @@
-//! A connection on a non-blocking socket that may change to TLS under way, as MySQL's do.
+//! A connection on a non-blocking socket that may change to TLS part-way, as in MySQL's protocol.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ use rustls::{
     SignatureScheme,
 };
 
-/// Most that is taken from a socket at once.
+/// Most bytes read from a socket at once.
 pub const PIECE_BYTES: usize = 16 * 1024;
 
 /// One connection.
@@ -23,17 +23,17 @@ pub struct Channel {
     tls: Option<Box<Connection>>,
 }
 
-/// What came of a read.
+/// The result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Received {
-    /// Something, or nothing yet.
+    /// Data, or nothing yet.
     Some,
     /// The other side has closed.
     End,
 }
 
 impl Channel {
-    /// Over `stream`, in the clear at first.
+    /// A channel over `stream`, unencrypted at first.
     pub fn new(stream: TcpStream) -> io::Result<Self> {
         // An answer must not wait for the other side to acknowledge the one before.
         stream.set_nodelay(true)?;
@@ -46,8 +46,8 @@ impl Channel {
         self.tls.is_some()
     }
 
-    /// What comes from here on is TLS, the bytes of `received` first; what it carries is appended to `input`.
-    /// Err when the other side speaks something else.
+    /// Switches to TLS, which begins with the bytes of `received`. Decrypted bytes are appended to `input`.
+    /// Err if the other side does not speak TLS.
     pub fn encrypt(
         &mut self,
         tls: impl Into<Connection>,
@@ -64,7 +64,7 @@ impl Channel {
         self.take_plain(input)
     }
 
-    /// Appends what has come to `input`.
+    /// Appends received bytes to `input`.
     pub fn receive(&mut self, piece: &mut [u8], input: &mut Vec<u8>) -> io::Result<Received> {
         let Some(tls) = &mut self.tls else {
             return match self.stream.read(piece) {
@@ -137,7 +137,7 @@ pub fn server(certificate: &[u8], key: &[u8]) -> io::Result<Arc<ServerConfig>> {
     Ok(Arc::new(config))
 }
 
-/// The client's side, which takes any certificate: MySQL's own name no host.
+/// The client's side, which accepts any certificate: MySQL's own name no host.
 pub fn client() -> io::Result<Arc<ClientConfig>> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -160,7 +160,7 @@ pub fn connect(config: &Arc<ClientConfig>) -> io::Result<ClientConnection> {
     ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)
 }
 
-/// Believes every server: the lab measures its own on loopback.
+/// Accepts every server certificate: the lab measures its own servers on loopback.
 #[derive(Debug)]
 struct Anyone(Arc<CryptoProvider>);
 

@@ -1,8 +1,8 @@
-//! A real three-member InnoDB Cluster (MySQL Group Replication, single primary) on loopback, made for one run
-//! and gone with it, and what the lab does to it: crashes, and the count of what came of every write.
+//! A real three-member InnoDB Cluster (MySQL Group Replication, single primary) on loopback, created for one
+//! run. The lab crashes its members and counts what became of every write.
 //!
-//! Start reading at [`group`]; [`steps`] is what happens to it, [`ledger`] the arithmetic that decides
-//! whether a write was lost. The runner that measures load balancers before it is `runner/cluster.rs`.
+//! Start reading at [`group`]. [`steps`] takes the cluster through events, and [`ledger`] decides whether a
+//! write was lost. `runner/cluster.rs` measures load balancers in front of it.
 
 pub mod agent;
 pub mod clients;
@@ -31,19 +31,19 @@ use group::Group;
 
 /// The group's name, as Group Replication wants it: a UUID.
 pub const GROUP: &str = "57656972-6c61-4273-8273-000000000002";
-/// What MySQL Router calls the cluster.
+/// The cluster's name in MySQL Router's metadata.
 pub const METADATA_CLUSTER: &str = "weir_lab";
-/// The account of everything that speaks to the cluster but the administrator.
+/// The account of everything that uses the cluster except the administrator.
 pub const ACCOUNT: &str = "lab";
 /// Its password. The cluster listens on loopback only, lives minutes, and holds nothing but made-up rows.
 pub const PASSWORD: &str = "weir-lab";
 /// The database of sysbench's tables, the ledgers, and what readers read.
 pub const DATABASE: &str = "sbtest";
-/// Routers that may be at work at the same time: one for each variant.
+/// Number of Routers that may run at the same time: one for each variant.
 const ROUTERS: u32 = 2;
 
-/// A cluster with everything the scenarios want of it: rows for sysbench, metadata for Router, agents for
-/// those who cannot ask a member themselves.
+/// A cluster with everything that scenarios need: rows for sysbench, metadata for Router, and agents for load
+/// balancers that can't query a member themselves.
 pub struct Standing {
     /// The members.
     pub group: Group,
@@ -57,7 +57,7 @@ thread_local! {
     static STANDING: RefCell<Option<Rc<RefCell<Standing>>>> = const { RefCell::new(None) };
 }
 
-/// The cluster of this run; brought up in `workplace` the first time.
+/// The cluster of this run. The first call starts it in `workplace`.
 pub fn standing(
     tools: &Tools,
     placement: Placement,
@@ -71,7 +71,7 @@ pub fn standing(
     Ok(standing)
 }
 
-/// Ends the cluster, if there is one. Who still holds it keeps it until then.
+/// Ends the cluster, if there is one, once its last holder has dropped it.
 pub fn let_go() {
     STANDING.take();
 }
@@ -97,7 +97,7 @@ impl Standing {
     }
 }
 
-/// Brings the cluster up, says where its members are, and holds it until standard input ends.
+/// Starts the cluster, prints its members' addresses, and keeps it until standard input ends.
 pub fn hold(tools: &Tools, workplace: &Workplace) -> io::Result<()> {
     let placement = Placement { core: None, nice: 0, realtime: false };
     let standing = Standing::bring_up(tools, placement, workplace)?;
@@ -116,7 +116,7 @@ pub fn hold(tools: &Tools, workplace: &Workplace) -> io::Result<()> {
     Ok(())
 }
 
-/// An error of the MySQL client as one of the lab's.
+/// Converts an error of the MySQL client to an `io::Error`.
 fn io_error(error: mysql::Error) -> io::Error {
     io::Error::other(error.to_string())
 }

@@ -1,7 +1,7 @@
-//! Two runs side by side: what became better or worse between them.
+//! Compares two runs: what became better or worse.
 //!
-//! A machine is seldom as fast on two days, so the first contender's change is divided by that of the
-//! contenders that ran beside it in the same rounds. What is left is its own.
+//! A machine is seldom equally fast on two days, so the first contender's change is divided by that of the
+//! contenders that ran beside it in the same rounds. What remains is its own change.
 
 use std::fmt::Write as _;
 
@@ -27,7 +27,7 @@ pub struct Change {
     deciding: bool,
     /// Medians, old and new, in the metric's unit.
     medians: (f64, f64),
-    /// How many contenders it is held against; without any the change is also the machine's.
+    /// Number of contenders that it is compared with; with none, the change includes the machine's.
     peers: usize,
     /// New over old, with the peers' change taken out.
     ratio: Ratio,
@@ -36,7 +36,7 @@ pub struct Change {
 }
 
 /// All figures of the first contenders that both runs have. `tolerance` is the share by which a figure may
-/// change before that is called better or worse: the whole interval must lie beyond it.
+/// change before it counts as better or worse: the whole confidence interval must lie beyond it.
 pub fn changes(old: &Report, new: &Report, tolerance: f64) -> Vec<Change> {
     let mut changes = Vec::new();
     let scenarios = |report: &Report| -> Vec<_> {
@@ -74,7 +74,7 @@ pub fn changes(old: &Report, new: &Report, tolerance: f64) -> Vec<Change> {
     changes
 }
 
-/// The interval drawn towards 1 by `tolerance`, so that it holds 1 unless all of it lies beyond.
+/// The interval moved towards 1 by `tolerance`, so that it contains 1 unless all of it lies beyond.
 fn beyond(ratio: Ratio, tolerance: f64) -> Ratio {
     Ratio { low: ratio.low / (1.0 + tolerance), high: ratio.high * (1.0 + tolerance), ..ratio }
 }
@@ -100,7 +100,7 @@ fn of<'a>(variant: &'a VariantOutcome, name: &str) -> Option<&'a Outcome> {
     variant.outcomes.iter().find(|outcome| outcome.contender == name)
 }
 
-/// The rounds in which all of `names` took part: one figure for each of them.
+/// The rounds in which all of `names` took part, with one figure for each of them.
 fn rows(variant: &VariantOutcome, names: &[&str], metric: Metric, at: Option<f64>) -> Vec<Vec<f64>> {
     (1..=variant.rounds)
         .filter_map(|round| {
@@ -111,7 +111,7 @@ fn rows(variant: &VariantOutcome, names: &[&str], metric: Metric, at: Option<f64
         .collect()
 }
 
-/// The regressions among `changes`: by the deciding figures, or by `all`.
+/// Number of regressions among `changes`: of the deciding figures, or of `all`.
 pub fn regressions(changes: &[Change], all: bool) -> usize {
     changes.iter().filter(|change| change.verdict == Verdict::Worse && (all || change.deciding)).count()
 }

@@ -1,4 +1,5 @@
-//! Contenders: the load balancers measured against each other. Each is a folder in `lab/contenders/`.
+//! Contenders: the load balancers that are measured against each other. Each is a folder in
+//! `lab/contenders/`.
 
 use std::fs;
 use std::io;
@@ -34,7 +35,7 @@ impl Tools {
             [peers, run, program, dashes, ..] if *peers == self.peers && run == "run" && dashes == "--" => {
                 [std::slice::from_ref(program), &command[4..]].concat()
             }
-            // Where it runs is of no use to a reader.
+            // The working directory does not matter to a reader.
             [env, place, rest @ ..] if env == "env" && place.starts_with("--chdir=") => {
                 return self.shown(rest);
             }
@@ -57,7 +58,7 @@ impl Tools {
     }
 }
 
-/// The folder of the contender that is none.
+/// The folder of the contender that stands for no load balancer at all.
 const DIRECT: &str = "direct/";
 
 /// What `contender.toml` says.
@@ -72,25 +73,25 @@ struct Manifest {
     version: Vec<String>,
     /// How its config templates' names end.
     extension: String,
-    /// The command that ends with 0 when a config is one it can carry out. What a scenario calls not built
-    /// yet takes part from the day on which this does not refuse its template any more.
+    /// The command that exits with 0 if the contender supports a config. A scenario that is marked as not
+    /// built yet is run as soon as this command accepts its template.
     #[serde(default)]
     check: Vec<String>,
-    /// Whether it is a bound that the others are held against rather than a rival.
+    /// Whether it is a bound for comparison rather than a rival.
     #[serde(default)]
     reference: bool,
-    /// It works in the kernel, on whatever core a packet comes to; no process of its own has its processor
-    /// time.
+    /// Whether it works in the kernel, on whatever core a packet arrives; its processor time belongs to no
+    /// process.
     #[serde(default)]
     in_kernel: bool,
     /// What a reader must know to judge whether it was treated fairly.
     #[serde(default)]
     fairness: String,
-    /// Path on its admin interface under which it tells of failovers, as JSON; none where it does not.
+    /// Path on its admin interface with its failovers as JSON; none if it does not report them.
     #[serde(default)]
     receipts: Option<String>,
-    /// Whether it works in processes that share its ports. Its templates may say `{processes}` for how many
-    /// it takes to hold all connections.
+    /// Whether it runs as several processes that share its ports. Its templates may then use `{processes}`,
+    /// the number needed to hold all connections.
     #[serde(default)]
     has_processes: bool,
 }
@@ -104,14 +105,14 @@ pub struct Contender {
     template: String,
 }
 
-/// Where a contender is to listen, whom it serves, and whatever else its template needs to know.
+/// Where a contender listens, which backends it has, and other values for its template.
 #[derive(Debug, Clone)]
 pub struct Seat {
     /// Where clients connect: `{listen}`, `{listen_port}`.
     pub listen: SocketAddr,
     /// Where its admin interface may listen: `{admin}`, `{admin_port}`.
     pub admin: SocketAddr,
-    /// Whom it serves: `{backend_1}`, `{backend_2}` and so on, the first also as `{backend}` and
+    /// Its backends: `{backend_1}`, `{backend_2}` and so on, the first also as `{backend}` and
     /// `{backend_port}`.
     pub backends: Vec<SocketAddr>,
     /// The network namespace it runs in, as a path; `None` for the lab's own.
@@ -121,7 +122,7 @@ pub struct Seat {
 }
 
 impl Seat {
-    /// A seat on free ports of 127.0.0.1 before `backends`.
+    /// A seat on free ports of 127.0.0.1 in front of `backends`.
     pub fn on_loopback(backends: Vec<SocketAddr>) -> io::Result<Self> {
         let free = || Ok::<_, io::Error>(SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?)));
         Ok(Self { listen: free()?, admin: free()?, backends, network: None, more: Vec::new() })
@@ -166,7 +167,7 @@ impl Contender {
         Ok(Self { name: name.to_owned(), manifest, template })
     }
 
-    /// The name of the contender in `folder` as its makers write it, without asking for any template.
+    /// The name of the contender in `folder` as its makers write it, without reading a template.
     pub fn title_of_folder(lab: &Path, folder: &str) -> Option<String> {
         let text = fs::read_to_string(lab.join("contenders").join(folder).join("contender.toml")).ok()?;
         toml::from_str::<Manifest>(&text).ok().map(|manifest| manifest.title)
@@ -177,7 +178,7 @@ impl Contender {
         &self.manifest.title
     }
 
-    /// Whether it is a bound that the others are held against rather than a rival.
+    /// Whether it is a bound for comparison rather than a rival.
     pub fn is_reference(&self) -> bool {
         self.manifest.reference
     }
@@ -187,17 +188,17 @@ impl Contender {
         self.manifest.fairness.trim()
     }
 
-    /// Path on its admin interface under which it tells of failovers.
+    /// Path on its admin interface with its failovers.
     pub fn receipts(&self) -> Option<&str> {
         self.manifest.receipts.as_deref()
     }
 
-    /// Whether it works in processes that share its ports.
+    /// Whether it runs as several processes that share its ports.
     pub fn has_processes(&self) -> bool {
         self.manifest.has_processes
     }
 
-    /// Whether it works in the kernel, so that no process of its own has its processor time.
+    /// Whether it works in the kernel, so that its processor time belongs to no process.
     pub fn is_in_kernel(&self) -> bool {
         self.manifest.in_kernel
     }
@@ -207,7 +208,7 @@ impl Contender {
         &self.template
     }
 
-    /// Its version, as it prints it itself. Err when it does not run, with what it said.
+    /// Its version as it prints it. Err, with its output, if it does not run.
     pub fn version(&self, tools: &Tools) -> io::Result<String> {
         let command: Vec<String> = self
             .manifest
@@ -233,7 +234,7 @@ impl Contender {
             .ok_or_else(|| io::Error::other(format!("{} printed no version: {printed}", command.join(" "))))
     }
 
-    /// Whether it is none: clients go to the backends themselves.
+    /// Whether it is no load balancer: clients connect to the backends themselves.
     pub fn is_direct(&self) -> bool {
         self.name.starts_with(DIRECT)
     }
@@ -244,10 +245,10 @@ impl Contender {
         self.manifest.command.iter().map(|word| fill(word, &values)).collect()
     }
 
-    /// Whether it says itself that it can carry out this config, at sample addresses, in the empty
+    /// Checks with its own command that it supports this config, with sample addresses, in the empty
     /// `directory`.
     ///
-    /// Err, with what it said, when it refuses or when it has no command that checks.
+    /// Err, with its output, if it refuses or has no command that checks.
     pub fn check(&self, tools: &Tools, directory: &Path) -> io::Result<()> {
         const BACKENDS: u16 = 3;
         if self.manifest.check.is_empty() {
@@ -282,10 +283,9 @@ impl Contender {
         values
     }
 
-    /// Starts it in `directory`, which must be empty and lasts longer than it, and waits until `serves` is
-    /// content.
+    /// Starts it in `directory`, which must be empty and outlive it, and waits until `serves` succeeds.
     ///
-    /// Err, with the last lines of its log, when it ends or does not serve within 10 s.
+    /// Err, with the last lines of its log, if it ends or does not serve within 10 s.
     pub fn start(
         &self,
         tools: &Tools,
@@ -338,7 +338,7 @@ fn tool_values(tools: &Tools) -> Vec<(String, String)> {
     ]
 }
 
-/// Puts `values` in the place of their `{names}`. Err when a `{name}` is left that nobody knows.
+/// Replaces each `{name}` by its value. Err if a `{name}` has no value.
 pub fn fill(template: &str, values: &[(String, String)]) -> io::Result<String> {
     let mut filled = String::with_capacity(template.len());
     let mut rest = template;
@@ -358,7 +358,7 @@ pub fn fill(template: &str, values: &[(String, String)]) -> io::Result<String> {
                 filled.push_str(value);
                 rest = &rest[end + 1..];
             }
-            // A brace of the config's own language.
+            // A brace of the config's own syntax.
             None => {
                 filled.push('{');
                 rest = &rest[1..];

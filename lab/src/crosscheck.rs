@@ -1,9 +1,9 @@
-//! Shows that the lab's own virtual users and k6 agree: both play the same users against the same servers, in
-//! turn.
+//! Checks that the lab's own virtual users and k6 agree: both simulate the same users against the same
+//! servers, in turn.
 //!
-//! Two servers are asked. One answers at once; what k6 and the lab's own generator report there differs by
-//! what each adds itself, and its counters are the referee of how many requests were really made. The other
-//! takes a known time, far above what either adds; there both must report that time.
+//! There are two servers. One answers at once: there the latencies of k6 and the lab's generator differ by
+//! what each adds itself, and the server's counters say how many requests were really made. The other takes a
+//! known time, far above what either adds: there both must report that time.
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader};
@@ -21,11 +21,11 @@ use crate::metric::Metric;
 use crate::process::{Output, Placement, Running};
 use crate::statistics::median;
 
-/// Rest of each user, as published (milliseconds).
+/// Pause of each user, as published (milliseconds).
 const PAUSE_MS: u32 = 1000;
 /// Totals of requests may differ by this share.
 const REQUESTS_DIFFER: f64 = 0.005;
-/// Medians may differ by this share where the server's time is what is measured.
+/// Medians may differ by this share if the server's time is what is measured.
 const LATENCY_DIFFERS: f64 = 0.05;
 
 /// What is compared.
@@ -43,21 +43,20 @@ pub struct Plan {
     pub load: Placement,
 }
 
-/// What one tool's turn gave.
+/// The result of one tool's turn.
 struct Turn {
     tool: UserTool,
     kind: BackendKind,
     users: u32,
     result: LoadResult,
-    /// Requests the server says it answered, where it counts.
+    /// Requests that the server answered, if it counts them.
     served: Option<u64>,
     cpu: Duration,
     /// Greatest memory of the tool's processes seen (bytes).
     memory_bytes: u64,
 }
 
-/// Runs `plan` in `directory`; tells of its progress on standard error. Gives the table, and whether both
-/// agree.
+/// Runs `plan` in `directory`; reports progress on standard error. Returns the table, and whether both agree.
 pub fn run(plan: &Plan, tools: &Tools, directory: &Path) -> io::Result<(String, bool)> {
     let mut turns = Vec::new();
     for round in 1..=plan.rounds {
@@ -116,7 +115,7 @@ fn turn(
     Ok(Turn { tool, kind, users, result: load.result(&printed)?, served, cpu, memory_bytes })
 }
 
-/// Waits for `running` to end; gives what it printed and the most memory it was seen to have.
+/// Waits for `running` to end. Returns its output and its greatest memory use.
 fn finish_watched(running: Running, patience: Duration) -> io::Result<(String, u64)> {
     let (process, over, most) = (running.id(), AtomicBool::new(false), AtomicU64::new(0));
     let printed = thread::scope(|scope| {
@@ -203,7 +202,7 @@ fn table(plan: &Plan, turns: &[Turn]) -> (String, bool) {
     (format!("{text}\n{findings}"), agree)
 }
 
-/// What the two rows say of each other, and whether that is agreement.
+/// How the two rows compare, in words, and whether they agree.
 fn compare(kind: BackendKind, k6: &Row, own: &Row) -> (String, bool) {
     let requests = own.requests / k6.requests - 1.0;
     let latency = own.p50_us / k6.p50_us - 1.0;

@@ -1,4 +1,4 @@
-//! Flows of datagrams that a load balancer has to remember while it is measured: a crowd beside the load.
+//! A crowd beside the load: many UDP flows that a load balancer has to remember while it is measured.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use crate::addresses::{Family, after};
 
-/// Ports of one address of the crowd's.
+/// Ports used of each of the crowd's addresses.
 const PORTS: u32 = 60_000;
 const FIRST_PORT: u16 = 1024;
-/// Sockets at a time: what they send at once fits the buffer of the socket that it comes to.
+/// Sockets at a time: what they send at once fits the receiver's socket buffer.
 const CHUNK: u32 = 100;
-/// Longest wait for an answer until it is asked again.
+/// How long to wait for an answer before asking again.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// How often a flow asks: datagrams get lost where a buffer is full.
+/// How often a flow asks: datagrams get lost if a buffer is full.
 const ATTEMPTS: u32 = 10;
 
-/// Sends every datagram back, from the address it came to, until the process ends; says on standard output
-/// when it is ready.
+/// Echoes every datagram from the address that it was sent to, until the process ends. Prints on standard
+/// output when it is ready.
 pub fn answer(addresses: &[SocketAddr]) -> io::Result<()> {
     let sockets: Vec<UdpSocket> = addresses.iter().map(UdpSocket::bind).collect::<io::Result<_>>()?;
     println!("answering");
@@ -31,15 +31,15 @@ fn send_back(socket: &UdpSocket) -> io::Result<()> {
     let mut datagram = [0; 64];
     loop {
         let (bytes, from) = socket.recv_from(&mut datagram)?;
-        // Who asked may be gone.
+        // The sender may be gone.
         let _ = socket.send_to(&datagram[..bytes], from);
     }
 }
 
-/// Opens `flows` flows to `target`, from addresses that are this network's own: each asks, is answered, and
-/// asks again, by which a load balancer knows that it is no forgery.
+/// Opens `flows` flows to `target` from addresses of this network. Each flow asks, is answered, and asks
+/// again, which proves to a load balancer that its source address is not forged.
 ///
-/// Err when one gets no answer, however often it asks.
+/// Err if a flow gets no answer after all attempts.
 pub fn open(target: SocketAddr, flows: u32) -> io::Result<()> {
     let family = if target.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
     for first in (0..flows).step_by(CHUNK as usize) {
@@ -62,7 +62,7 @@ pub fn open(target: SocketAddr, flows: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits for the answer to what `socket` has asked, and asks again when it does not come.
+/// Waits for the answer on `socket`, and asks again if it does not arrive.
 fn heard(socket: &UdpSocket) -> io::Result<()> {
     for _ in 1..ATTEMPTS {
         match socket.recv(&mut [0; 64]) {
@@ -74,7 +74,7 @@ fn heard(socket: &UdpSocket) -> io::Result<()> {
     socket.recv(&mut [0; 64]).map(drop)
 }
 
-/// Where flow `index` comes from.
+/// Source address of flow `index`.
 fn place(family: Family, index: u32) -> SocketAddr {
     let address: IpAddr = after(family.crowd(), index / PORTS);
     SocketAddr::new(address, FIRST_PORT + (index % PORTS) as u16)
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_crowd_is_answered() {
-        // Between two binds somebody else may get the port: then another one is tried.
+        // Another process may take the port between two binds; then another port is tried.
         let heard = (0..20).any(|_| {
             let answering = UdpSocket::bind("127.0.0.1:0").unwrap();
             let target = answering.local_addr().unwrap();
@@ -102,7 +102,7 @@ mod tests {
             drop(answering);
             std::thread::spawn(move || answer(&[target]));
             asking.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
-            // The server may not be there yet: it is asked again.
+            // The server may not have started yet, so this is tried again.
             (0..100).any(|_| {
                 let _ = asking.send_to(b"?", target);
                 asking.recv(&mut [0; 4]).is_ok()

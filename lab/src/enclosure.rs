@@ -1,11 +1,11 @@
-//! A machine of the measurement's own: network, processes and mounts that nobody else sees and that end with
+//! Namespaces for the measurement: a network, processes and mounts that nothing else sees and that end with
 //! the lab.
 //!
-//! As root the lab starts itself once more inside new namespaces and waits for that. The network has nothing
-//! but a loopback device: ports are all free, nobody else's traffic or `TIME_WAIT` sockets are in the way,
-//! and settings can be made without touching the machine's. The inner lab is process 1 of its process
-//! namespace: however the outer one ends, by Ctrl-C, SIGTERM or SIGKILL, the kernel kills the inner one and
-//! with it every process in there, and the last of them takes the mounts and the networks away.
+//! As root, the lab starts itself again inside new namespaces and waits for that process. The network has
+//! only a loopback device: all ports are free, no other traffic or `TIME_WAIT` sockets interfere, and
+//! settings don't affect the machine. The inner lab is process 1 of its PID namespace: however the outer one
+//! ends, by Ctrl-C, SIGTERM or SIGKILL, the kernel kills the inner one and every process in there; the mounts
+//! and networks go with the last of them.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -16,30 +16,29 @@ use std::process::{Command, ExitCode};
 use crate::process;
 use crate::workplace::Workplace;
 
-/// Set in the environment once the lab is inside.
+/// Environment variable that is set inside.
 const INSIDE: &str = "WEIR_LAB_ENCLOSED";
-/// The workplace in there, on a file system that ends with the enclosure.
+/// The workplace inside, on a file system that ends with the enclosure.
 pub const WORKPLACE: &str = "/run/weir-lab";
 
-/// What the network is set to: the plainest congestion control, because pacing ones (bbr) make loopback
-/// figures restless, and as many client ports as there are, because connections by the ten thousand wait in
-/// `TIME_WAIT`.
+/// Network settings: the simplest congestion control, because pacing ones (bbr) make loopback figures noisy,
+/// and as many client ports as possible, because tens of thousands of connections wait in `TIME_WAIT`.
 const SETTINGS: [(&str, &str); 2] =
     [("ipv4/tcp_congestion_control", "reno"), ("ipv4/ip_local_port_range", "10240 65535")];
 
-/// Where the lab finds itself.
+/// Where the lab runs.
 pub enum Enclosure {
-    /// The inner lab has run and ended so; nothing is left to do.
+    /// The inner lab has ended with this code; nothing is left to do.
     Ended(ExitCode),
     /// Inside an enclosure of its own.
     Enclosed(Workplace),
-    /// On the open machine: not root, or `unshare` or `ip` is missing, or it was not wished for.
+    /// On the machine itself: not root, `unshare` or `ip` is missing, or the user asked for it.
     Open(Workplace),
 }
 
-/// Encloses this program unless `open`, by starting it anew and waiting for it.
+/// Encloses this program unless `open`, by starting it again and waiting for it.
 ///
-/// Err when the machine has what it takes and yet it does not work.
+/// Err if the machine has the means but it fails.
 pub fn enter(open: bool) -> io::Result<Enclosure> {
     if std::env::var_os(INSIDE).is_some() {
         settle()?;
@@ -67,14 +66,14 @@ fn settle() -> io::Result<()> {
     settle_network(&[])
 }
 
-/// Makes the network namespace this process is in ready for use: loopback up, the lab's settings and `more`
-/// in force. Each setting is a path under `/proc/sys/net` and its value.
+/// Prepares this process's network namespace: brings loopback up and applies the lab's settings and `more`.
+/// Each setting is a path under `/proc/sys/net` and its value.
 pub fn settle_network(more: &[(&str, &str)]) -> io::Result<()> {
     run(&["ip", "link", "set", "lo", "up"])?;
     for (name, value) in SETTINGS.iter().chain(more) {
         let path = format!("/proc/sys/net/{name}");
         match fs::write(&path, value) {
-            // What this kernel was built without, IPv6 say, needs no setting.
+            // A feature that this kernel lacks, such as IPv6, needs no setting.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             written => written.map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?,
         }
@@ -90,7 +89,7 @@ fn run(command: &[&str]) -> io::Result<()> {
     Err(io::Error::other(format!("`{}` ended with {status}", command.join(" "))))
 }
 
-/// The congestion control new connections get here.
+/// The congestion control of new connections here.
 pub fn congestion_control() -> String {
     fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default().trim().to_owned()
 }

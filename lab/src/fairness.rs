@@ -1,4 +1,4 @@
-//! The fairness check: what in a variant's own samples speaks against comparing its contenders.
+//! The fairness check: finds what in a variant's own samples speaks against comparing its contenders.
 
 use std::collections::BTreeMap;
 
@@ -7,34 +7,34 @@ use crate::rounds::{ScenarioOutcome, VariantOutcome};
 use crate::sample::Outcome;
 use crate::statistics::median;
 
-/// From this share of its core on (percent), load and backends are called the limit.
+/// Load and backends count as the limit from this share of their core on (percent).
 const FULL_CORE: f64 = 90.0;
-/// From this share of its time spent waiting for its core (percent), a contender's figures are called
-/// disturbed.
+/// A contender's figures count as disturbed if it spent at least this share of its time waiting for its core
+/// (percent).
 const DISTURBED: f64 = 5.0;
-/// Connections used this many times as often as by another contender are another way of working.
+/// If connections are reused this many times as often as by another contender, the two work differently.
 const REUSE_MISMATCH: f64 = 5.0;
 /// A cache that lets more than this share of requests through (percent) is not hot.
 const COLD_CACHE: f64 = 0.5;
-/// Requests sent this late (microseconds, 99th percentile) make a latency the load generator's own.
+/// If requests are sent this late (microseconds, 99th percentile), the latency is the load generator's own.
 const LATE_US: f64 = 2000.0;
-/// A backend with this many times the requests of another is not round robin.
+/// A backend with this many times the requests of another shows that the balancing is not round robin.
 const UNEVEN: f64 = 1.2;
 
 /// What kind of doubt a flag raises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// More threads at work than the contender has cores.
+    /// More busy threads than the contender has cores.
     Workers,
-    /// Connections are used again by one contender and not by another.
+    /// One contender reuses connections and another does not.
     KeepAlive,
-    /// A cache answered from the backend.
+    /// A cache forwarded requests to the backend.
     ColdCache,
     /// Load and backends were the limit.
     LoadSaturated,
     /// Requests went wrong.
     Errors,
-    /// Other work on the machine disturbed.
+    /// Other work on the machine interfered.
     Disturbed,
     /// The backends did not get equal shares.
     Uneven,
@@ -45,7 +45,7 @@ pub enum Kind {
 pub struct Flag {
     /// What kind.
     pub kind: Kind,
-    /// Whom it concerns, as one sentence.
+    /// Which contenders it concerns, as one sentence.
     pub text: String,
 }
 
@@ -77,7 +77,7 @@ fn medians(variant: &VariantOutcome, metric: Metric) -> Vec<(&Outcome, Option<f6
     found
 }
 
-/// `haproxy (at 100, 1000), nginx` from the cells that `concerns` picks.
+/// The contenders and points of the cells that `concerns` picks: `haproxy (at 100, 1000), nginx`.
 fn named(cells: &[(&Outcome, Option<f64>, f64)], concerns: impl Fn(f64) -> bool) -> Option<String> {
     let mut points: BTreeMap<usize, (&str, Vec<String>)> = BTreeMap::new();
     for (index, (outcome, at, value)) in cells.iter().enumerate() {
@@ -116,7 +116,7 @@ fn errors_of(outcome: &Outcome) -> String {
 }
 
 fn workers(_: &ScenarioOutcome, variant: &VariantOutcome) -> Option<Flag> {
-    // Every contender has one core; a second thread that works on it only gets in the first one's way.
+    // Every contender has one core; a second busy thread only gets in the way of the first.
     let names = named(&medians(variant, Metric::WORKERS), |threads| threads > 1.0)?;
     let text = format!("More threads at work than the one core a contender has: {names}.");
     Some(Flag { kind: Kind::Workers, text })
@@ -263,7 +263,7 @@ mod tests {
     fn connections_opened_anew_by_one_alone_are_a_mismatch_on_either_side() {
         assert_eq!(beside(Metric::BACKEND_REUSE, 9000.0, 1.0, &[]), [Kind::KeepAlive]);
         assert_eq!(beside(Metric::CLIENT_REUSE, 1.0, 900.0, &[]), [Kind::KeepAlive]);
-        // Both anew, or both often, is the same way of working.
+        // If both use new connections, or both reuse them often, they work in the same way.
         assert_eq!(beside(Metric::BACKEND_REUSE, 1.0, 1.0, &[]), []);
         assert_eq!(beside(Metric::BACKEND_REUSE, 9000.0, 600.0, &[]), []);
     }

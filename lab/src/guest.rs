@@ -1,9 +1,9 @@
-//! A virtual machine for what this machine's kernel lacks: IPVS, netem, and time that goes by instructions.
+//! A virtual machine for what this machine's kernel lacks: IPVS, netem, and a clock that counts instructions.
 //!
-//! QEMU boots the kernel of the Debian root that `lab/peers` made, with that root and this program shared
-//! over 9p. In there the lab runs once more and takes orders, one JSON document a line, over the second
-//! serial line; the first one is the console, kept as a log. Software emulation throughout: no hardware
-//! virtualisation is asked for, so it works inside a virtual machine, too.
+//! QEMU boots the kernel of the Debian root that `lab/peers` made; that root and this program are shared over
+//! 9p. The lab runs again inside and takes orders over the second serial line, one JSON document per line;
+//! the first serial line is the console, kept as a log. QEMU emulates in software and needs no hardware
+//! virtualisation, so this works inside a virtual machine too.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -19,7 +19,7 @@ use crate::runner::{Cell, Options, Turn, namespaces::Spread};
 use crate::scenario::{Length, Point};
 use crate::topology::{Namespaces, Topology};
 
-/// What the guest is asked to do.
+/// An order to the guest.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GuestTask {
@@ -35,12 +35,12 @@ pub enum GuestTask {
     Run { arguments: Vec<String> },
 }
 
-/// What it answers.
+/// The guest's answer to an order.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
     Turn(Turn),
-    /// What a program printed, and whether it ended with 0.
+    /// What a program printed, and whether it exited with 0.
     Printed {
         text: String,
         well: bool,
@@ -50,7 +50,7 @@ pub enum Answer {
     },
 }
 
-/// What the agent says when it is ready for orders.
+/// What the agent in the guest prints when it is ready for orders.
 const READY: &str = "ready";
 
 /// A guest that has booted. Dropping it ends it.
@@ -60,10 +60,10 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Boots one, which takes 10 to 60 s; its files go into `directory`. With `instructions` it has one core
-    /// whose time goes by instructions, one nanosecond each; else two cores and the time of this machine.
+    /// Boots a guest, which takes 10 to 60 s; its files go into `directory`. With `instructions` it has one
+    /// core whose clock counts instructions, one nanosecond each; otherwise two cores and real time.
     ///
-    /// Err, with the last lines of its console, when it does not come up.
+    /// Err, with the last lines of its console, if it does not come up.
     pub fn boot(tools: &Tools, lab: &Path, instructions: bool, directory: &Path) -> io::Result<Self> {
         let stage = directory.join("stage");
         let initrd = directory.join("initrd.gz");
@@ -90,7 +90,7 @@ impl Guest {
         })
     }
 
-    /// What a person needs to know beside `error`.
+    /// Adds to `error` what a person needs to know.
     fn explain(&mut self, error: &io::Error) -> io::Error {
         const LINES: usize = 12;
         let console = String::from_utf8_lossy(&fs::read(&self.console).unwrap_or_default()).into_owned();
@@ -100,17 +100,17 @@ impl Guest {
     }
 }
 
-/// Puts what the guest needs of this machine into `stage`, which is shared with it.
+/// Copies what the guest needs from this machine into `stage`, which is shared with it.
 fn fill_stage(tools: &Tools, lab: &Path, stage: &Path) -> io::Result<()> {
     fs::create_dir_all(stage.join("lab"))?;
     fs::copy(std::env::current_exe()?, stage.join("weir-lab"))?;
-    // Without Weir the others are measured all the same.
+    // Without Weir the other contenders can still be measured.
     if Path::new(&tools.weir).exists() {
         fs::copy(&tools.weir, stage.join("weir"))?;
     }
     fs::copy(lab.join("guest/agent.sh"), stage.join("agent.sh"))?;
     fs::copy(&tools.peers, stage.join("lab/peers"))?;
-    // What `lab/peers` reads.
+    // Files that `lab/peers` reads.
     fs::create_dir_all(stage.join("xtask"))?;
     fs::copy(lab.join("../xtask/debian-root.sh"), stage.join("xtask/debian-root.sh"))?;
     said(Command::new("cp").arg("-r").arg(lab.join("contenders")).arg(stage.join("lab"))).map(drop)
@@ -148,7 +148,7 @@ fn qemu(
     command
 }
 
-/// What `command` prints. Err with its complaint when it does not end with 0.
+/// The output of `command`. Err, with its error output, if it does not exit with 0.
 fn said(command: &mut Command) -> io::Result<String> {
     let output = command.output()?;
     if !output.status.success() {
@@ -160,7 +160,8 @@ fn said(command: &mut Command) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Be the lab inside the guest: take orders from standard input until it ends, answer on standard output.
+/// Runs the lab inside the guest: takes orders from standard input until it ends, and answers on standard
+/// output.
 pub fn obey(options: &Options, directory: &Path) -> io::Result<()> {
     let mut spread = Spread::new(options)?;
     println!("{READY}");
@@ -192,8 +193,8 @@ fn carry_out(line: &str, options: &Options, spread: &mut Spread, directory: &Pat
     }
 }
 
-/// Boots a guest, runs this program in it with `arguments`, prints what that printed. Gives whether it ended
-/// well.
+/// Boots a guest, runs this program in it with `arguments`, and prints its output. Returns whether it
+/// succeeded.
 pub fn run_in_guest(
     tools: &Tools,
     lab: &Path,

@@ -1,9 +1,9 @@
-//! An emulated line between two network namespaces: delay and loss where the kernel has no netem.
+//! An emulated line between two network namespaces, with delay and loss, for kernels without netem.
 //!
-//! Each end is a TUN device in one namespace; this process carries the packets between them, one thread for
-//! each direction, and does to every packet what [`impairment`] decides. The kernel hands over packets of at
-//! most one MTU each, so a loss is the loss of one packet on the wire, as on a real line. (netem, put on a
-//! device with segmentation offload, loses a whole train of up to 64 KiB at once.)
+//! Each end is a TUN device in one namespace. This process carries the packets between them, one thread per
+//! direction, and treats each packet as [`impairment`] decides. The kernel hands over packets of at most one
+//! MTU each, so a loss is the loss of one packet on the wire, as on a real line. (netem on a device with
+//! segmentation offload loses a whole train of up to 64 KiB at once.)
 
 pub mod check;
 pub mod impairment;
@@ -25,10 +25,10 @@ use impairment::{Counters, Impairment, Line};
 
 /// The device's name in both namespaces.
 pub const DEVICE: &str = "wire";
-/// Longest packet taken in. No offload is announced, so the kernel never sends one longer than the device's
-/// MTU.
+/// Longest packet that is read. The device announces no offload, so the kernel never sends a packet longer
+/// than its MTU.
 const PACKET_BYTES: usize = 9216;
-/// Packets read before those that are due get their turn.
+/// Most packets read before due packets are sent.
 const TURN_PACKETS: usize = 64;
 
 /// What became of the packets of both directions.
@@ -41,14 +41,15 @@ pub struct LinkCounters {
 }
 
 /// Carries packets between a device in the namespace `first` and one in `second` (paths such as
-/// `/proc/PID/ns/net`) until standard input ends; then prints the counters as JSON. Says `ready` when the
-/// devices are there.
+/// `/proc/PID/ns/net`) until standard input ends; then prints the counters as JSON. Prints `ready` when the
+/// devices exist.
 pub fn serve([first, second]: [&str; 2], forth: Impairment, back: Impairment, seed: u64) -> io::Result<()> {
     let [one, other] = [device_in(first)?, device_in(second)?];
     println!("ready");
     io::stdout().flush()?;
     let stop = AtomicBool::new(false);
-    // Every direction draws for itself, or the losses of one would depend on the traffic of the other.
+    // Each direction has its own random draws; otherwise the losses of one would depend on the traffic of the
+    // other.
     let mut lines = [Line::new(forth, seed), Line::new(back, seed ^ 0xffff_ffff)];
     let [line_forth, line_back] = &mut lines;
     thread::scope(|scope| -> io::Result<()> {
@@ -75,7 +76,7 @@ fn device_in(namespace: &str) -> io::Result<File> {
     tun::open(DEVICE)
 }
 
-/// Packets the kernel had no room for in the queue that this process reads from.
+/// Packets that the kernel dropped because the queue that this process reads from was full.
 fn dropped_in(namespace: &str) -> io::Result<u64> {
     enter(namespace)?;
     let table = std::fs::read_to_string("/proc/thread-self/net/dev")?;
@@ -92,7 +93,7 @@ fn transmit_drops(table: &str, device: &str) -> Option<u64> {
 }
 
 fn carry(from: &File, to: &File, line: &mut Line, stop: &AtomicBool) -> io::Result<()> {
-    /// So often it is looked whether to stop.
+    /// How often it checks whether to stop.
     const LOOK: Duration = Duration::from_millis(50);
     // By default the kernel may wake a sleeper 50 us late to save power.
     rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
@@ -108,7 +109,7 @@ fn carry(from: &File, to: &File, line: &mut Line, stop: &AtomicBool) -> io::Resu
                     full = false;
                     break;
                 }
-                // The device is not up, yet or any more.
+                // The device is not up yet, or no longer up.
                 Err(Errno::IO | Errno::BADFD) => {
                     full = false;
                     thread::sleep(Duration::from_millis(1));
@@ -117,7 +118,7 @@ fn carry(from: &File, to: &File, line: &mut Line, stop: &AtomicBool) -> io::Resu
                 Err(error) => return Err(error.into()),
             }
         }
-        // What the other namespace does not take is its loss, as on a wire.
+        // A packet that the other namespace does not accept is lost, as on a wire.
         let now = origin.elapsed();
         while line.leave(now, |packet| {
             let _ = rustix::io::write(to, packet);

@@ -1,8 +1,9 @@
-//! The loads a measurement can put on a load balancer, each a process of its own beside the backend.
+//! The loads that a measurement can put on a load balancer. Each runs as a process of its own, like the
+//! backend.
 //!
-//! Requests come from the tools the published comparisons used; bodies, bulk streams and idle connections
-//! from the modules below, because no packaged tool reads bodies cheaply enough to leave the load balancer as
-//! the bottleneck.
+//! Requests come from the tools that the published comparisons used. Bodies, bulk streams and idle
+//! connections come from the modules below, because no packaged tool reads bodies cheaply enough to leave the
+//! load balancer as the bottleneck.
 
 pub mod ab;
 pub mod bulk;
@@ -49,11 +50,11 @@ pub enum Load {
         #[serde(default)]
         headers: Vec<String>,
     },
-    /// So many HTTP/1.0 requests by ab, as fast as answers come back; ends with the last of them.
+    /// A number of HTTP/1.0 requests by ab, as fast as answers arrive; ends with the last of them.
     Ab {
         requests: u32,
         concurrency: u32,
-        /// Whether it asks to use connections again (`-k`).
+        /// Whether it asks for connections to be reused (`-k`).
         keep_alive: bool,
         #[serde(default = "root_path")]
         path: String,
@@ -65,8 +66,8 @@ pub enum Load {
         /// Requests in flight on each connection.
         #[serde(default = "one")]
         streams: u32,
-        /// Requests that a connection outlives. Few connections make so many each, and not as many as the
-        /// time allows.
+        /// Requests that a connection survives. If there are few connections, each makes this many requests,
+        /// and not as many as the time allows.
         #[serde(default)]
         connection_requests: Option<u32>,
         #[serde(default = "root_path")]
@@ -74,7 +75,7 @@ pub enum Load {
     },
     /// New TLS connections by openssl's `s_time`, one after another, each with one request.
     Handshakes {
-        /// Whether the session of the first is used by the others.
+        /// Whether the others resume the session of the first.
         resumed: bool,
         #[serde(default = "root_path")]
         path: String,
@@ -102,25 +103,25 @@ pub enum Load {
         #[serde(default)]
         tls: bool,
     },
-    /// Writers that keep a ledger and readers, while a member of the cluster goes and comes back. They are
-    /// threads of the lab: the event is the measurement, not their rate.
+    /// Writers that keep a ledger, and readers, while a member of the cluster leaves and returns. They are
+    /// threads of the lab: the event is what is measured, not their rate.
     Ledger {
-        /// Who goes.
+        /// The member that leaves.
         victim: Victim,
-        /// How.
+        /// How it leaves.
         departure: Departure,
     },
-    /// Virtual users that ask, rest and ask again, each on its own connection. They come in the first seventh
-    /// of the time and stay to its end: 5 s and 30 s of the 35 s that were published.
+    /// Virtual users that send a request, pause and repeat, each on its own connection. They arrive in the
+    /// first seventh of the time and stay to its end: 5 s and 30 s of the 35 s that were published.
     Users {
         users: u32,
-        /// Rest after each answer (milliseconds).
+        /// Pause after each answer (milliseconds).
         pause_ms: u32,
         tool: UserTool,
     },
 }
 
-/// Who plays the users.
+/// What simulates the users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum UserTool {
@@ -128,7 +129,7 @@ pub enum UserTool {
     K6,
     /// The lab's own generator.
     Own,
-    /// k6 where this machine has what it needs, the lab's own beyond.
+    /// k6 if this machine has the resources that it needs; otherwise the lab's own.
     Auto,
 }
 
@@ -141,7 +142,7 @@ fn root_path() -> String {
 }
 
 impl UserTool {
-    /// The command that lets the users of `plan` loose on `targets`.
+    /// The command that runs the users of `plan` against `targets`.
     pub fn command(self, tools: &Tools, targets: &[SocketAddr], plan: &Plan) -> Vec<String> {
         match self {
             Self::K6 => k6::command(tools, targets, plan),
@@ -169,11 +170,11 @@ pub struct LoadResult {
     pub bytes: u64,
     /// How long the load ran.
     pub seconds: f64,
-    /// Processor time of the whole machine meanwhile, in seconds, of a load that spends much on its
-    /// preparations; `None` of others, whose caller measures it.
+    /// Processor time of the whole machine meanwhile, in seconds, for a load that spends much on its
+    /// preparations; `None` for others, which the caller measures.
     #[serde(default)]
     pub machine_seconds: Option<f64>,
-    /// Figures only the load can know, such as latencies, each in its metric's unit.
+    /// Figures that only the load knows, such as latencies, each in its metric's unit.
     #[serde(default)]
     pub figures: BTreeMap<Metric, f64>,
     /// Requests or connections that went wrong, by kind.
@@ -188,7 +189,7 @@ pub struct LoadResult {
 }
 
 impl LoadResult {
-    /// Puts down `count` errors of one kind.
+    /// Records `count` errors of one kind.
     pub fn fail(&mut self, kind: &str, count: u64) {
         if count > 0 {
             *self.errors.entry(kind.to_owned()).or_default() += count;
@@ -200,7 +201,7 @@ impl LoadResult {
         self.errors.values().sum()
     }
 
-    /// Puts down mean, percentiles and greatest of `latencies` (microseconds); sorts them.
+    /// Records the mean, percentiles and maximum of `latencies` (microseconds); sorts them.
     pub fn put_latencies(&mut self, latencies: &mut [u32]) {
         let fractions = [
             (Metric::LATENCY_P50, 0.5),
@@ -257,10 +258,10 @@ impl Load {
             | Self::Iperf3 { connections, .. } => *connections = FEW.min(*connections),
             Self::Ab { requests, .. } => *requests = 2000.min(*requests),
             Self::Mysql { connections, work: mysql::Work::Idle, .. } => *connections = FEW.min(*connections),
-            // Threads of a load that keeps connections open cost nothing more when they are many.
+            // The threads of a load that keeps connections open cost nothing more if they are many.
             Self::Sysbench(_) | Self::Mysql { .. } | Self::Ledger { .. } | Self::Handshakes { .. } => {}
-            // As many requests as a warm-up of a second or two can hold, so that every worker has the answer
-            // cached.
+            // As many requests as fit a warm-up of a second or two, so that every worker has cached the
+            // answer.
             Self::Users { users, pause_ms, tool } => {
                 (*users, *pause_ms, *tool) = (FEW.min(*users), 1, UserTool::Own);
             }
@@ -268,8 +269,8 @@ impl Load {
         load
     }
 
-    /// The command that asks once, the way this load does, whether `target` serves; `None` where a plain
-    /// request tells.
+    /// The command that checks once, in the way of this load, whether `target` serves; `None` if a plain
+    /// request shows that.
     pub fn probe_command(&self, tools: &Tools, target: SocketAddr) -> Option<Vec<String>> {
         match self {
             Self::H2load { protocol, path, .. } if protocol.is_encrypted() => {
@@ -285,7 +286,7 @@ impl Load {
         const FEW: u32 = 2000;
         let few = self.to_warm_up();
         match (&few, targets) {
-            // Pools fill with the first requests; a second by the clock would only make a sweep longer.
+            // Pools fill with the first requests; a full second would only make a sweep longer.
             (Self::H2load { protocol, connections, streams, path, .. }, [target, ..]) => {
                 let extent = h2load::Extent::Requests(FEW);
                 h2load::command(tools, *target, extent, *protocol, *connections, *streams, path)
@@ -352,9 +353,8 @@ impl Load {
         }
     }
 
-    /// The command that puts this load on several load balancers at once. Only virtual users can be split
-    /// like that, and only they are ever so many that one process may not hold them; any other load goes to
-    /// the first.
+    /// The command that puts this load on several load balancers at once. Only virtual users can be split,
+    /// and only they can be too many for one process; any other load goes to the first.
     pub fn command_on_all(&self, tools: &Tools, targets: &[SocketAddr], seconds: u32) -> Vec<String> {
         match (self, targets) {
             (Self::Users { users, pause_ms, tool }, _) => {
@@ -365,7 +365,7 @@ impl Load {
         }
     }
 
-    /// What a reader must know about how it was put on.
+    /// What a reader must know about how the load was made.
     pub fn remark(&self) -> Option<String> {
         match self {
             Self::Users { users, pause_ms, tool: UserTool::Auto } => {
@@ -376,7 +376,7 @@ impl Load {
         }
     }
 
-    /// In how many processes the load balancer must run to hold its clients' connections, each process being
+    /// Number of processes that the load balancer needs to hold its clients' connections if each process is
     /// limited to `descriptors`.
     pub fn proxies_needed(&self, descriptors: u64) -> u32 {
         match self {
@@ -395,25 +395,24 @@ impl Load {
         }
     }
 
-    /// Whether its connections stay, idle, once all have had an answer. Its command then prints its result
-    /// and goes on until its standard input ends.
+    /// Whether its connections stay open, idle, once all have had an answer. Its command then prints its
+    /// result and runs until its standard input ends.
     pub fn stays(&self) -> bool {
         matches!(self, Self::Idle { .. } | Self::Mysql { work: mysql::Work::Idle, .. })
     }
 
-    /// How long its command may take, after which it is called stuck.
+    /// How long its command may take before it counts as stuck.
     pub fn patience(&self, seconds: u32) -> Duration {
         match self {
             // A connection that hangs costs ab 30 s before it goes on.
             Self::Ab { .. } => Duration::from_secs(120),
-            // Users begin once all are there, and wait long for what is still out at the end.
+            // Users begin once all processes are ready, and wait long for outstanding answers at the end.
             Self::Users { .. } => Duration::from_secs(u64::from(seconds) + 60),
             _ => Duration::from_secs(u64::from(seconds) + 20),
         }
     }
 
-    /// Understands what the load's command printed. Err when it is not what the load prints when all went
-    /// well.
+    /// Parses the output of the load's command. Err if it is not the output of a successful run.
     pub fn result(&self, printed: &str) -> io::Result<LoadResult> {
         match self {
             Self::Wrk { .. } => wrk::parse(printed),

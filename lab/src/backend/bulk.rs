@@ -1,4 +1,4 @@
-//! The TCP source of the bulk measurement: sends without end to every connection, by plain writes as most
+//! The TCP source of the bulk measurement. It sends without end to every connection, by plain writes as most
 //! servers do.
 
 use std::io;
@@ -8,7 +8,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketFlags};
 
-/// How much is handed to the kernel at once.
+/// Bytes per write.
 const PIECE_BYTES: usize = 256 * 1024;
 /// How many pieces one connection may send before the others get their turn.
 const TURN_PIECES: usize = 16;

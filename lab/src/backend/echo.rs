@@ -1,5 +1,5 @@
-//! Sends every byte back to where it came from: the answering half of netperf's request/response tests, for
-//! any number of connections and without netserver's one process for each.
+//! An echo server: the answering half of netperf's request/response tests, for any number of connections and
+//! without netserver's one process for each.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -8,7 +8,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags};
 
-/// Most that is taken from a connection at once.
+/// Most bytes read from a connection at once.
 const PIECE_BYTES: usize = 64 * 1024;
 
 /// Serves connections of `listener` (non-blocking) until the process ends. Err when epoll gives up.
@@ -16,8 +16,8 @@ const PIECE_BYTES: usize = 64 * 1024;
 /// A client that does not read its answers is closed once the socket's buffer is full: requests are small
 /// here.
 ///
-/// `once`: it ends every connection after its first answer, which is how netserver plays its part in TCP_CRR;
-/// netperf then waits for that end before it goes on.
+/// With `once`, it closes every connection after the first answer, as netserver does in TCP_CRR. netperf then
+/// waits for that close before it goes on.
 pub fn serve(listener: &OwnedFd, once: bool) -> io::Result<()> {
     const LISTENER: u64 = u64::MAX;
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -64,7 +64,7 @@ fn accept_all(listener: &OwnedFd, epoll: &OwnedFd, streams: &mut Vec<Option<Owne
     }
 }
 
-/// Answers what has come; false when the connection is over.
+/// Sends back what was received; false if the connection is over.
 fn answer(stream: &OwnedFd, buffer: &mut [u8], once: bool) -> bool {
     match rustix::net::recv(stream, &mut *buffer, RecvFlags::empty()) {
         Ok((count, _)) if count > 0 => rustix::net::send(stream, &buffer[..count], SendFlags::NOSIGNAL)

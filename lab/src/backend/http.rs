@@ -2,8 +2,8 @@
 //!
 //! It must cost little, because it shares its core with the load generator, and yet be strict: it reads each
 //! head to its end, skips bodies by `content-length`, answers pipelined requests in order and honours
-//! `connection: close`. `?size=N` in the target asks for a body of N bytes; everything else gets the short
-//! one. What it has served is asked for at [`super::COUNTERS_PATH`].
+//! `connection: close`. `?size=N` in the target asks for a body of N bytes; all other requests get the short
+//! one. Its counters are served at [`super::COUNTERS_PATH`].
 
 use std::cell::Cell;
 use std::io;
@@ -17,7 +17,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags};
 /// The short body every plain request gets: 13 bytes.
 pub const SHORT_BODY: &[u8] = b"Hello World!\n";
 
-/// Longest request head that is waited for; more is answered with 431.
+/// Longest request head; a longer one is answered with 431.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Long answers are sent in pieces of this size.
 const BODY_PIECE_BYTES: usize = 256 * 1024;
@@ -70,7 +70,7 @@ fn parse(input: &[u8]) -> Input {
             return Input::Refused("400 Bad Request");
         };
         let (name, value) = (&line[..colon], line[colon + 1..line_end].trim_ascii());
-        // Lengths tell most names apart before a byte of them is looked at.
+        // The length tells most names apart without looking at their bytes.
         match name.len() {
             10 if name.eq_ignore_ascii_case(b"connection") => {
                 if value.eq_ignore_ascii_case(b"close") {
@@ -99,7 +99,7 @@ fn parse(input: &[u8]) -> Input {
     Input::Request { head_bytes: end + 4, body_bytes, answer, close }
 }
 
-/// `None`: the target asks for no size; `Some(None)`: it does, but not with a number.
+/// The size that the target asks for. `None` if it asks for none, `Some(None)` if it is not a number.
 fn sized(target: &[u8]) -> Option<Option<u64>> {
     let query = target.iter().position(|byte| *byte == b'?')?;
     target[query + 1..].split(|byte| *byte == b'&').find_map(|pair| pair.strip_prefix(b"size=")).map(number)
@@ -116,7 +116,7 @@ fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
     bytes.windows(wanted.len()).position(|window| window == wanted)
 }
 
-/// Answer heads with the current date in them, made anew once a second; and what has been served.
+/// Response heads with the current date, rebuilt once a second, and the counters.
 struct Answers {
     connections: Cell<u64>,
     requests: Cell<u64>,
@@ -168,8 +168,8 @@ fn http_date(seconds: u64) -> String {
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let days = seconds / 86_400;
-    // Counted in years that begin in March, so that the leap day comes last (Hinnant, "chrono-compatible
-    // low-level date algorithms", 2013).
+    // Years begin in March here, so that the leap day comes last (Hinnant, "chrono-compatible low-level date
+    // algorithms", 2013).
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -229,7 +229,7 @@ impl Connection {
             Err(_) => return Next::Close,
         };
         if self.input.is_empty() {
-            // The usual case: whole requests in one piece, understood where they were received.
+            // The usual case: whole requests in one piece, parsed in place.
             return self.answer_all(received, answers);
         }
         let mut input = std::mem::take(&mut self.input);
@@ -271,7 +271,7 @@ impl Connection {
     /// many bytes they took.
     fn take_requests(&mut self, input: &[u8], answers: &Answers) -> usize {
         let mut used = 0;
-        // A sized body is made while it is sent, so nothing may be queued behind it.
+        // A sized body is generated while it is sent, so nothing may be queued behind it.
         while !self.closing && self.body_bytes == 0 {
             let rest = &input[used..];
             let skipped = self.skip_bytes.min(rest.len() as u64) as usize;
@@ -303,7 +303,7 @@ impl Connection {
         answers.requests.set(answers.requests.get() + 1);
         match answer {
             Answer::Counters => {
-                // Whoever asks is not part of what is counted.
+                // Requests for the counters are not counted.
                 answers.requests.set(answers.requests.get() - 1);
                 answers.connections.set(answers.connections.get().saturating_sub(1));
                 let body = format!("{} {}\n", answers.connections.get(), answers.requests.get());
@@ -337,7 +337,7 @@ impl Connection {
             } else {
                 break;
             };
-            // A head that a body follows waits for it, so that both leave in one segment.
+            // A head is held back until its body follows, so that both leave in one segment.
             let more = if head_is_left && self.body_bytes > 0 { SendFlags::MORE } else { SendFlags::empty() };
             match rustix::net::send(&self.socket, piece, SendFlags::NOSIGNAL | more) {
                 Ok(count) if head_is_left => self.output_sent += count,
@@ -410,7 +410,7 @@ fn accept_all(
         let socket = match rustix::net::accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
             Ok(socket) => socket,
             Err(Errno::AGAIN) => return Ok(()),
-            // The client gave up while it waited in the queue.
+            // The client gave up while it waited to be accepted.
             Err(Errno::CONNABORTED | Errno::INTR) => continue,
             Err(error) => return Err(error.into()),
         };
@@ -441,7 +441,7 @@ mod tests {
         TcpStream::connect(address).unwrap()
     }
 
-    /// Sends `request`, closes that direction, and gives all that comes back.
+    /// Sends `request`, closes that direction, and returns everything that is received.
     fn answers_to(request: &[u8]) -> String {
         let mut client = connect();
         client.write_all(request).unwrap();

@@ -1,9 +1,9 @@
-//! A MySQL server that only seems to be one: it lets the lab's account in and has one answer to every SELECT.
+//! A canned MySQL server: it accepts the lab's account and gives one answer to every SELECT.
 //!
-//! It looks nothing up, so that the load balancer before it is what is measured. Yet it is strict where a
-//! load balancer could cheat: it gives every connection a nonce of its own and checks the answer to it, keeps
+//! It looks nothing up, so that the load balancer in front of it is what is measured. It is strict where a
+//! load balancer could cheat: it gives every connection its own nonce and checks the response to it, keeps
 //! transactions, autocommit and the session trackers as a server does, and counts the statements that reach
-//! it. It never asks for a password in full: it is a server whose cache is warm.
+//! it. It never asks for full authentication, like a server whose authentication cache is warm.
 
 mod session;
 
@@ -29,13 +29,13 @@ use crate::packets::{self, HEAD_BYTES, NONCE_BYTES, PLUGIN, Packet, capability, 
 pub use session::ROW;
 use session::{Answers, Counted, Session};
 
-/// What it says it is.
+/// The server version that it reports.
 const VERSION: &str = "9.7.4-lab";
-/// Longest command it waits for; the lab's own are below a kilobyte.
+/// Longest command that it accepts; the lab's own are below a kilobyte.
 const MAX_COMMAND_BYTES: usize = 1024 * 1024;
 
-/// Serves connections of `listener` (non-blocking) until the process ends; `encrypts`: offers TLS, with a
-/// certificate made for it. Err when epoll gives up or the certificate cannot be made.
+/// Serves connections of `listener` (non-blocking) until the process ends. With `encrypts`, offers TLS with a
+/// new certificate. Err if epoll fails or the certificate can't be made.
 pub fn serve(listener: &OwnedFd, encrypts: bool) -> io::Result<()> {
     const LISTENER: u64 = u64::MAX;
     let mut server = Server {
@@ -64,7 +64,7 @@ pub fn serve(listener: &OwnedFd, encrypts: bool) -> io::Result<()> {
     }
 }
 
-/// Asks the canned server on 127.0.0.1 at `address` what it has served.
+/// Fetches the counters of the canned server at `address`.
 pub fn counters(address: SocketAddr) -> io::Result<Counters> {
     let asked = connect(address.port(), Duration::from_secs(5))
         .and_then(|mut client| client.query_first("SELECT @@lab_connections, @@lab_statements"))
@@ -89,7 +89,7 @@ struct Server {
     epoll: OwnedFd,
     answers: Rc<Answers>,
     counted: Counted,
-    /// By descriptor.
+    /// Indexed by file descriptor.
     connections: Vec<Option<Connection>>,
     last_id: u32,
 }
@@ -127,19 +127,19 @@ impl Server {
     fn answer(&mut self, key: usize, piece: &mut [u8]) {
         let slot = &mut self.connections[key];
         let Some(connection) = slot else { return };
-        // Who breaks the protocol or the connection is closed; the other connections are none of its concern.
+        // A client that breaks the protocol or the connection is closed; other connections are not affected.
         if !connection.go_on(piece, self.tls.as_ref(), &mut self.counted).unwrap_or(false) {
             *slot = None;
         }
     }
 }
 
-/// Where a connection is.
+/// The state of a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The client's first packet is waited for, or its second behind TLS.
+    /// Waiting for the client's first packet, or its second after TLS began.
     Greeted,
-    /// The answer to a nonce is waited for.
+    /// Waiting for the response to a nonce.
     Asked,
     /// Logged in.
     Ready,
@@ -150,7 +150,7 @@ struct Connection {
     /// Bytes received but not understood yet.
     input: Vec<u8>,
     nonce: [u8; NONCE_BYTES],
-    /// How many nonces it had before this one.
+    /// Number of nonces that it was sent before this one.
     nonces: u32,
     id: u32,
     stage: Stage,
@@ -185,7 +185,7 @@ impl Connection {
         self.channel.send(&output)
     }
 
-    /// Takes what has come and answers it; false when the connection is over.
+    /// Handles what was received; false if the connection is over.
     fn go_on(
         &mut self,
         piece: &mut [u8],
@@ -206,7 +206,7 @@ impl Connection {
                     if self.channel.is_encrypted() {
                         return Ok(false);
                     }
-                    // Whatever stands behind the request is TLS, in the same segment too.
+                    // Whatever follows the request is TLS, even in the same segment.
                     let mut plain = Vec::new();
                     self.channel.encrypt(channel::accept(tls)?, &input[used..], &mut plain)?;
                     self.input = plain;
@@ -215,7 +215,7 @@ impl Connection {
                 _ => goes_on = self.take(packet, &mut output, counted),
             }
         }
-        // Most often all was used, and what was allocated is used again.
+        // Usually all input was used, and the buffer is used again.
         let mut input = input;
         input.drain(..used);
         self.input = input;
@@ -249,7 +249,7 @@ impl Connection {
                 Some((&command::CHANGE_USER, mut rest)) => {
                     self.session.begin_anew();
                     if packets::take_ended(&mut rest) == Some(ACCOUNT.as_bytes()) {
-                        // A server has a new nonce for it, and does not look at an answer to the old one.
+                        // A server sends a new nonce for this and ignores a response to the old one.
                         self.ask_again(next, output);
                         true
                     } else {
@@ -265,7 +265,7 @@ impl Connection {
         answer == packets::scramble(PASSWORD, &self.nonce)
     }
 
-    /// Ends the login: in, or refused.
+    /// Ends the login with success or refusal.
     fn settle(&mut self, proven: bool, sequence: u8, output: &mut Vec<u8>) -> bool {
         if proven {
             packets::append(output, sequence, &[1, packets::FAST]);
@@ -295,14 +295,14 @@ impl Connection {
     }
 }
 
-/// Nonces are told apart, not kept secret: the account is no secret either. No byte is zero or `$`, as on a
-/// server.
+/// Nonces need only differ and need not be secret: the account is no secret either. As on a server, no byte
+/// is zero or `$`.
 fn nonce(id: u32, nth: u32) -> [u8; NONCE_BYTES] {
     let text = format!("{id:010}{nth:010}");
     std::array::from_fn(|index| text.as_bytes()[index])
 }
 
-/// The beginning of a login and no more: what a client sends that wants TLS.
+/// Whether a packet is only the beginning of a login, which a client sends to ask for TLS.
 fn is_ssl_request(payload: &[u8]) -> bool {
     payload.len() == 32 && payload[1] & (capability::SSL >> 8) as u8 != 0
 }
@@ -336,7 +336,8 @@ mod tests {
         client.ping().unwrap();
         client.reset().unwrap();
         client.change_user(mysql::ChangeUserOpts::default()).unwrap();
-        // Two reads and three of a transaction, from one client; who asks for that does not count.
+        // Two reads and three statements of a transaction, from one client. Asking for the counters does not
+        // count.
         assert_eq!(counters(address).unwrap(), Counters { connections: 1, requests: 5 });
     }
 

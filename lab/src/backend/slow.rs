@@ -1,5 +1,5 @@
-//! An HTTP/1.1 server that takes a known time to answer: what every load generator must then report as
-//! latency.
+//! An HTTP/1.1 server that takes a known time to answer. Every load generator must then report this time as
+//! the latency.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,7 +12,7 @@ use rustix::net::{RecvFlags, SendFlags, SocketFlags};
 
 use crate::timer::Timer;
 
-/// From a request's last byte to its answer's first.
+/// Time from a request's last byte to the first byte of its response.
 pub const DELAY: Duration = Duration::from_millis(20);
 
 const ANSWER: &[u8] =

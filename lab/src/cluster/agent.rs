@@ -1,4 +1,5 @@
-//! The agent beside each member: answers over HTTP whether the member is what a load balancer is looking for.
+//! The agent beside each member: answers over HTTP whether the member has the role that a load balancer looks
+//! for.
 //!
 //! Load balancers that do not speak MySQL cannot tell a primary from a secondary, so people put such an agent
 //! beside every member (`clustercheck` and its like). `GET /primary` and `GET /secondary` are answered 200
@@ -15,7 +16,7 @@ use mysql::Conn;
 
 use super::member::{Role, connect, role_over};
 
-/// How long the agent waits for the member, and for whoever asks it. Below a health check's usual second.
+/// How long the agent waits for the member and for its own client. Below the usual second of a health check.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// A running agent; ends when dropped.
@@ -27,7 +28,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts one for the member on 127.0.0.1:`member_port`, on a free port.
+    /// Starts an agent for the member on 127.0.0.1:`member_port`, on a free port.
     pub fn start(member_port: u16) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
@@ -39,8 +40,7 @@ impl Agent {
                 if stopped.load(Ordering::Relaxed) {
                     return;
                 }
-                // Who asks and goes away, or asks nonsense, gets no answer; the next one is served all the
-                // same.
+                // A client that goes away or sends nonsense gets no answer; the next one is still served.
                 let _ =
                     stream.and_then(|stream| answer(stream, &mut || role_of(&mut connection, member_port)));
             }
@@ -52,7 +52,7 @@ impl Agent {
 impl Drop for Agent {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // Wakes the thread; when that does not work it is not waiting any more either.
+        // Wakes the thread. If that fails, the thread is no longer waiting.
         let _ = TcpStream::connect_timeout(&self.address, PATIENCE);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -60,7 +60,7 @@ impl Drop for Agent {
     }
 }
 
-/// Asks the member for its role over a connection that is kept for the next time.
+/// Asks the member for its role over a connection that is kept for the next call.
 fn role_of(connection: &mut Option<Conn>, port: u16) -> Role {
     let Some(mut open) = connection.take().or_else(|| connect(port, PATIENCE).ok()) else { return Role::Out };
     match role_over(&mut open) {
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use std::io::Read;
 
-    /// What the agent of a member with `role` answers to `request`.
+    /// The agent's answer to `request` for a member with `role`.
     fn asked(request: &str, role: Role) -> String {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -1,8 +1,8 @@
-//! The clients of a failover step: writers that keep a ledger, and readers that only want to go on reading.
+//! The clients of a failover step: writers that keep a ledger, and readers.
 //!
-//! They do what a plain application does: one connection each, opened again after an error, no statement ever
-//! sent twice. Writers also change their connection once in a while, as connection pools do, so that what a
-//! load balancer does with new sessions shows as well.
+//! They behave like a plain application: one connection each, opened again after an error; no statement is
+//! ever sent twice. Writers also change their connection once in a while, as connection pools do, so that the
+//! load balancer's handling of new sessions shows as well.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,17 +21,17 @@ use super::member::{Member, Role, connect, role_over};
 pub const WRITERS: u64 = 2;
 /// Readers of one contender.
 pub const READERS: usize = 3;
-/// Readers of one contender that go where its writers go.
+/// Readers of one contender that connect where its writers do.
 pub const PRIMARY_READERS: usize = 2;
-/// All together.
+/// All clients of one contender.
 pub const CLIENTS: u32 = WRITERS as u32 + (READERS + PRIMARY_READERS) as u32;
-/// Between two writes of one writer, and before it tries again after a failure.
+/// Pause between two writes of one writer, and before it tries again after a failure.
 const WRITE_PAUSE: Duration = Duration::from_millis(10);
-/// Between two reads of one reader, and before it tries again after a failure.
+/// Pause between two reads of one reader, and before it tries again after a failure.
 const READ_PAUSE: Duration = Duration::from_millis(5);
-/// A writer's connection is changed after so many writes: about once a second.
+/// Writes after which a writer changes its connection: about once a second.
 const WRITES_PER_CONNECTION: u32 = 80;
-/// How long a client waits for an answer before it calls the connection broken.
+/// How long a client waits for an answer before it gives up the connection.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How a client finds the member it wants.
@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub enum Route {
     /// Through a load balancer on this port of 127.0.0.1, or straight to one member.
     Port(u16),
-    /// By asking these members who is primary: the floor, which no load balancer can be faster than.
+    /// By asking these members which one is primary: the lower bound, which no load balancer can beat.
     Primary(Vec<u16>),
 }
 
@@ -82,7 +82,7 @@ impl Target {
         let database = super::DATABASE;
         primary.execute(&[
             &format!("DROP TABLE IF EXISTS {database}.{table}"),
-            // The number is deliberately not a key: a statement sent twice must be able to show.
+            // The number is deliberately not a key, so that a statement that was sent twice shows.
             &format!(
                 "CREATE TABLE {database}.{table} \
                  (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, number BIGINT UNSIGNED NOT NULL, \
@@ -102,14 +102,14 @@ impl Target {
         Ok(member.rows::<(u64, u64)>(&statement)?.into_iter().collect())
     }
 
-    /// Who carried out each write, as `member` has it: `server_id` by number.
+    /// Which member executed each write, according to `member`: `server_id` by number.
     pub fn carried(&self, member: &Member) -> io::Result<BTreeMap<u64, u32>> {
         let statement = format!("SELECT number, member FROM {}.{}", super::DATABASE, self.table);
         Ok(member.rows::<(u64, u32)>(&statement)?.into_iter().collect())
     }
 }
 
-/// What went wrong, as the client was told, and how often.
+/// Errors as the client saw them, and how often each occurred.
 pub type Problems = BTreeMap<String, u64>;
 
 /// What one contender's clients wrote down.
@@ -119,15 +119,15 @@ pub struct Record {
     pub entries: Vec<RecordedWrite>,
     /// The good reads of each of its readers.
     pub reads: Vec<Vec<Read>>,
-    /// When a read failed, or a connection to read over did not come about.
+    /// When a read, or a connection for reads, failed.
     pub failed_reads: Vec<Duration>,
-    /// The same of those who read where the writers write.
+    /// The same for readers that connect where the writers do.
     pub failed_primary_reads: Vec<Duration>,
-    /// What writers and readers were told when something failed.
+    /// The errors that writers and readers got.
     pub problems: Problems,
 }
 
-/// Good reads, when others failed, and what was told then.
+/// Good reads, when others failed, and the errors.
 type Readings = (Vec<Read>, Vec<Duration>, Problems);
 
 /// One contender's clients, at work until [`Clients::finish`].
@@ -139,7 +139,7 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Sets them to work. All times are since `origin`.
+    /// Starts them. All times are since `origin`.
     pub fn start(target: &Target, origin: Instant) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let writers = (0..WRITERS).map(|writer| {
@@ -243,10 +243,10 @@ fn write(
         .map_err(|error| (fate(&error), format!("writing: {}", short(&error))))
 }
 
-/// What an error says of the write it is the answer to.
+/// What an error says about the write that it answers.
 ///
-/// Only a server that is read-only is known to have done nothing. Every other error is taken for "nothing is
-/// known": a member that is leaving the group may answer one for a write that the others still carry out.
+/// Only a read-only server is known to have done nothing. After any other error the outcome is unknown: a
+/// member that is leaving the group may return one for a write that the others still execute.
 fn fate(error: &mysql::Error) -> Told {
     /// `ER_OPTION_PREVENTS_STATEMENT`: the server runs with `--super-read-only`.
     const PREVENTED: u16 = 1290;
@@ -258,7 +258,7 @@ fn fate(error: &mysql::Error) -> Told {
     }
 }
 
-/// An error without what differs from one time to the next, so that equal ones can be counted.
+/// An error's text without its variable parts, so that equal errors can be counted.
 fn short(error: &mysql::Error) -> String {
     match error {
         mysql::Error::MySqlError(answer) => format!("error {}: {}", answer.code, answer.message),
@@ -288,7 +288,7 @@ fn read_until(stop: &AtomicBool, route: &Route, origin: Instant) -> Readings {
     (reads, failed, problems)
 }
 
-/// Reads the page once; gives the `server_id` of who answered.
+/// Reads the page once; returns the `server_id` of the member that answered.
 fn read(connection: &mut Option<Conn>, route: &Route) -> Result<u32, String> {
     let open = match connection {
         Some(connection) => connection,

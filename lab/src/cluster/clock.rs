@@ -1,6 +1,6 @@
-//! The outside clock: when the database takes writes again, whoever stands before it.
+//! The independent clock: when the database accepts writes again, whatever load balancer is in front of it.
 //!
-//! A thread for each member writes to it directly until it is let.
+//! One thread per member tries to write to it directly until a write succeeds.
 
 use std::io;
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use mysql::prelude::Queryable;
 use super::member::{Member, connect};
 
 const TABLE: &str = "lab_clock";
-/// Between two writes that a member refuses: what the clock is wrong by, at most.
+/// Pause between two writes that a member refuses, and so the clock's greatest error.
 const PAUSE: Duration = Duration::from_millis(2);
-/// How long a member may take for one write; one that is elected holds it until it has applied what its
-/// predecessor left.
+/// How long a member may take for one write. A newly elected primary delays it until it has applied its
+/// predecessor's transactions.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The first write that a member took.
+/// The first write that a member accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Writable {
     /// The member's number.
     pub member: u32,
-    /// When its answer was there, since the clients began.
+    /// When its answer arrived, since the clients began.
     pub at: Duration,
     /// The same as time since 1970.
     pub unix: Duration,
@@ -39,7 +39,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Makes the table that it writes to, through the primary.
+    /// Makes its table, through the primary.
     pub fn prepare(primary: &Member) -> io::Result<()> {
         let database = super::DATABASE;
         let table = format!(
@@ -49,7 +49,7 @@ impl Clock {
         primary.execute(&[&table])
     }
 
-    /// Begins to write to `members`, who are to take no writes yet. Times are since `origin`.
+    /// Begins to write to `members`, which must not accept writes yet. Times are since `origin`.
     pub fn start<'a>(members: impl Iterator<Item = &'a Member>, origin: Instant) -> Self {
         let (stop, (sender, writable)) = (Arc::new(AtomicBool::new(false)), mpsc::channel());
         let threads = members.map(|member| {
@@ -60,12 +60,13 @@ impl Clock {
         Self { threads: threads.collect(), stop, writable }
     }
 
-    /// Waits at most `patience` for the first write that a member takes, and ends. `None` when none did.
+    /// Waits at most `patience` for the first write that a member accepts, and ends. `None` if there was
+    /// none.
     pub fn finish(self, patience: Duration) -> Option<Writable> {
         let first = self.writable.recv_timeout(patience).ok();
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {
-            // One that panicked has measured nothing.
+            // A thread that panicked has measured nothing.
             let _ = thread.join();
         }
         first
@@ -83,7 +84,7 @@ fn write_until_taken(port: u16, number: u32, stop: &AtomicBool, origin: Instant,
             match open.query_drop(&statement) {
                 Ok(()) => {
                     let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-                    // Nobody listens where another member was first.
+                    // Nothing receives this if another member was first.
                     let _ = taken.send(Writable { member: number, at: origin.elapsed(), unix });
                     return;
                 }

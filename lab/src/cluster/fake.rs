@@ -1,4 +1,4 @@
-//! A MySQL server made for tests of the clients: it lets anyone in and answers each statement as it is told.
+//! A fake MySQL server for tests of the clients: it accepts any login and answers each statement as told.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ pub enum Answer {
     Ok,
     /// An error of that code.
     Error(u16),
-    /// It closes the connection without a word.
+    /// It closes the connection without an answer.
     HangUp,
 }
 

@@ -1,4 +1,4 @@
-//! The three members as one: bringing them up, and taking members out and in again.
+//! The group of three members: starting it, and taking members out and in again.
 
 use std::io;
 use std::path::Path;
@@ -15,22 +15,22 @@ use crate::process::Placement;
 
 /// How many members a group has: the fewest that survive the loss of one.
 pub const MEMBERS: usize = 3;
-/// How long the group may take to agree on anything: 6 to 7 s are its own floor after a crash.
+/// How long the group may take to agree on anything. After a crash it needs at least 6 to 7 s.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The statement by which a member says its state.
 const STATE: &str = "SELECT MEMBER_STATE FROM performance_schema.replication_group_members WHERE MEMBER_ID = @@server_uuid \
      UNION ALL SELECT 'OFFLINE' LIMIT 1";
 
-/// How a member goes out of the group, or the primary's role away from it.
+/// How a member leaves the group, or loses the role of primary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Departure {
-    /// SIGKILL: no word to anyone, as when the power fails.
+    /// SIGKILL: without notice, as in a power failure.
     Crash,
-    /// SIGTERM: it says goodbye to the group first.
+    /// SIGTERM: it leaves the group in order first.
     Shutdown,
-    /// It stays; the role of primary is handed to the next member.
+    /// It stays; the role of primary moves to the next member.
     Switchover,
 }
 
@@ -44,7 +44,8 @@ pub struct Group {
 }
 
 impl Group {
-    /// Brings one up in `directory`, which must be empty, and tells `progress` each stage. Takes 12 to 20 s.
+    /// Starts a cluster in `directory`, which must be empty, and tells `progress` each stage. Takes 12 to 20
+    /// s.
     pub fn bring_up(
         tools: &Tools,
         placement: Placement,
@@ -113,7 +114,7 @@ impl Group {
         Ok(())
     }
 
-    /// Whether every member says that it is in.
+    /// Whether every member says that it is online.
     fn is_whole(&self) -> io::Result<bool> {
         for member in &self.members {
             if member.role()? == Role::Out {
@@ -128,8 +129,8 @@ impl Group {
         self.members.iter().position(|member| member.role().is_ok_and(|role| role == Role::Primary))
     }
 
-    /// Makes member `index` leave in the given way; returns at once but for [`Departure::Switchover`], which
-    /// is over when the statement is.
+    /// Makes member `index` leave in the given way. Returns at once, except that [`Departure::Switchover`]
+    /// waits for its statement.
     pub fn depart(&self, index: usize, departure: Departure) -> io::Result<()> {
         match departure {
             Departure::Crash => self.members[index].signal(Signal::KILL),
@@ -148,8 +149,8 @@ impl Group {
 
     /// Starts member `index` again after it crashed or was shut down, and lets it join the group.
     pub fn start_again(&mut self, index: usize) -> io::Result<()> {
-        // A member that was told to shut down may take most of a minute; the machine it runs on would not
-        // wait longer for it than this before it switches off.
+        // A member that was told to shut down may take most of a minute; a machine that switches off would
+        // not wait longer than this.
         self.members[index].end(Duration::from_secs(10))?;
         let member = &mut self.members[index];
         member.start(&self.tools, self.placement)?;
@@ -176,8 +177,8 @@ impl Group {
         Ok(())
     }
 
-    /// Makes the first member primary again and the group whole, as every step expects to find it. A member
-    /// that the others put out, as they do with one that got no processor for some seconds, is let in again.
+    /// Makes the first member primary again and the group complete, as every step expects. Readmits a member
+    /// that the others expelled, which happens if it got no processor time for some seconds.
     pub fn restore(&self) -> io::Result<()> {
         for member in &self.members {
             let state: String = member.value(STATE)?;

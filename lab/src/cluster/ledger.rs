@@ -1,4 +1,4 @@
-//! The ledger: what a writer was told of each of its writes, and whether the members agree with it
+//! The ledger: the answer that a writer got to each of its writes, and whether the members agree with it
 //! afterwards.
 //!
 //! Pure: it is given entries, rows and times, and never asks a server or a clock.
@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// What a writer was told of one write.
+/// The answer that a writer got to one write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Told {
-    /// The server said it is done. It must be there, on every member, once.
+    /// Success. The row must be on every member, once.
     Done,
-    /// It cannot have happened: no connection came about, or the server refused it as read-only. It must not
+    /// It can't have happened: the connection failed, or the server refused it as read-only. The row must not
     /// be there.
     Refused,
     /// The connection broke or timed out after it was sent. It may be there or not, but not twice.
@@ -28,7 +28,7 @@ pub struct RecordedWrite {
     pub number: u64,
     /// When the writer began with it, since the beginning of the run.
     pub begun: Duration,
-    /// When it knew what it was told.
+    /// When it had the answer, or gave up.
     pub ended: Duration,
     /// What it was told.
     pub told: Told,
@@ -37,29 +37,29 @@ pub struct RecordedWrite {
 /// What the rows of the members say about a ledger. Counts of writes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// Told done.
+    /// Writes that were acknowledged.
     pub acknowledged: u64,
-    /// Told refused.
+    /// Writes that were refused.
     pub refused: u64,
-    /// Told nothing.
+    /// Writes without a clear answer.
     pub unknown: u64,
-    /// Of those told nothing, how many are there after all.
+    /// Writes without a clear answer that are there.
     pub unknown_but_written: u64,
-    /// Told done, and missing on at least one member: data loss.
+    /// Acknowledged but missing on at least one member: data loss.
     pub lost: u64,
-    /// There more than once on at least one member: somebody sent a statement again.
+    /// More than once on at least one member: a statement was sent again.
     pub doubled: u64,
-    /// Told refused, and there on at least one member.
+    /// Refused but present on at least one member.
     pub refused_but_written: u64,
-    /// On a member with a number nobody wrote, or of an unknown fate that differs between members.
+    /// Rows with a number that nobody wrote, and writes without a clear answer that only some members have.
     pub inconsistent: u64,
-    /// Carried out by a member that was not the primary then.
+    /// Executed by a member that was not the primary at the time.
     #[serde(default)]
     pub misplaced: u64,
 }
 
 impl Verdict {
-    /// Whether every write's fate agrees with what its writer was told.
+    /// Whether the outcome of every write agrees with the answer that its writer got.
     pub fn is_clean(&self) -> bool {
         self.lost + self.doubled + self.refused_but_written + self.inconsistent + self.misplaced == 0
     }
@@ -98,19 +98,19 @@ pub fn judge(entries: &[RecordedWrite], members: &[BTreeMap<u64, u64>]) -> Verdi
     verdict
 }
 
-/// Who was the primary, and until when. Members are told by their `server_id`.
+/// Which member was primary until when. Members are identified by `server_id`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tenure {
     /// The primary at first.
     pub before: u32,
-    /// When something happened to it, or to another.
+    /// When the event happened, to it or to another member.
     pub event: Duration,
-    /// The next primary, and when it had taken its first write; `None` where the first one remained.
+    /// The next primary, and when it had accepted its first write; `None` if the first one remained primary.
     pub after: Option<(u32, Duration)>,
 }
 
-/// Counts the writes of `entries` that were carried out by a member that was not the primary between the
-/// write's beginning and its end. `carried` says by whom.
+/// Counts the writes of `entries` that were executed by a member that was not the primary at any time between
+/// the write's beginning and its end. `carried` says which member executed each.
 pub fn misplaced(entries: &[RecordedWrite], carried: &BTreeMap<u64, u32>, tenure: &Tenure) -> u64 {
     let is_misplaced = |entry: &&RecordedWrite| {
         let Some(member) = carried.get(&entry.number) else { return false };
@@ -121,7 +121,7 @@ pub fn misplaced(entries: &[RecordedWrite], carried: &BTreeMap<u64, u32>, tenure
     entries.iter().filter(is_misplaced).count() as u64
 }
 
-/// When the first write that `member` carried out was acknowledged.
+/// When the first write that `member` executed was acknowledged.
 pub fn first_by(entries: &[RecordedWrite], carried: &BTreeMap<u64, u32>, member: u32) -> Option<Duration> {
     let its_own = |entry: &&RecordedWrite| {
         entry.told == Told::Done && carried.get(&entry.number).is_some_and(|carrier| *carrier == member)
@@ -129,14 +129,14 @@ pub fn first_by(entries: &[RecordedWrite], carried: &BTreeMap<u64, u32>, member:
     entries.iter().filter(its_own).map(|entry| entry.ended).min()
 }
 
-/// A time without anything good.
+/// A time without a success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gap {
-    /// Its beginning: the last good thing before it, or where one began to look.
+    /// Its beginning: the last success before it, or the beginning of the search.
     pub from: Duration,
-    /// Its end: the first good thing after it, or where one stopped to look.
+    /// Its end: the first success after it, or the end of the search.
     pub until: Duration,
-    /// Whether it ended with something good.
+    /// Whether it ended with a success.
     pub ended: bool,
 }
 
@@ -147,8 +147,8 @@ impl Gap {
     }
 }
 
-/// The longest time between `from` and `until` in which nothing good happened. `good` are the times at which
-/// something did, in any order; those outside do not count.
+/// The longest time between `from` and `until` without a success. `good` are the times of successes, in any
+/// order; those outside do not count.
 pub fn longest_gap(good: &[Duration], from: Duration, until: Duration) -> Gap {
     let mut times: Vec<Duration> =
         good.iter().copied().filter(|time| (from..=until).contains(time)).collect();
@@ -165,27 +165,27 @@ pub fn longest_gap(good: &[Duration], from: Duration, until: Duration) -> Gap {
     if rest.length() > longest.length() { rest } else { longest }
 }
 
-/// What writers went through from `event` to `until`.
+/// What writers experienced from `event` to `until`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outage {
-    /// From the event to the first good write after the longest pause; the pause itself where that was no
-    /// longer than busy writers make anyway; `None` when no good write came any more.
+    /// Time from the event to the first good write after the longest pause. If that pause is no longer than
+    /// busy writers make anyway, the pause itself. `None` if no good write followed.
     pub writes_back: Option<Duration>,
     /// The longest pause.
     pub pause: Duration,
-    /// Writes told refused, in that time.
+    /// Writes that were refused in that time.
     pub refused: u64,
-    /// Writes told nothing, in that time.
+    /// Writes without a clear answer in that time.
     pub unknown: u64,
 }
 
 /// Pauses below this are ordinary: writers rest between writes, and the group's members wait for each other.
 const ORDINARY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Sums up what `entries` say of the time from `event` to `until`.
+/// Sums up `entries` from `event` to `until`.
 ///
-/// The pause is looked for among the acknowledgements of all writers together: writes are possible when one
-/// of them can write. A failed write counts when its answer came in that time.
+/// The pause is that of all writers together: writes are possible if one of them can write. A failed write
+/// counts if its answer came in that time.
 pub fn outage(entries: &[RecordedWrite], event: Duration, until: Duration) -> Outage {
     let done: Vec<Duration> =
         entries.iter().filter(|entry| entry.told == Told::Done).map(|entry| entry.ended).collect();
@@ -194,7 +194,7 @@ pub fn outage(entries: &[RecordedWrite], event: Duration, until: Duration) -> Ou
         let within = |entry: &&RecordedWrite| entry.told == told && (event..=until).contains(&entry.ended);
         entries.iter().filter(within).count() as u64
     };
-    // An ordinary pause lies anywhere, also seconds after an event that nobody noticed.
+    // An ordinary pause can be anywhere, even seconds after an event that nobody noticed.
     let back = if pause.length() < ORDINARY_PAUSE { pause.length() } else { pause.until - event };
     Outage {
         writes_back: pause.ended.then_some(back),
@@ -213,15 +213,15 @@ pub struct Read {
     pub member: u32,
 }
 
-/// The longest stall of one reader between `event` and `until`, and whether it had to do with the event: a
-/// reader is unrelated when its last good read before the event came from another member than `victim`.
+/// The longest stall of one reader between `event` and `until`, and whether the reader was unrelated to the
+/// event: whether its last good read before the event came from a member other than `victim`.
 ///
-/// `None` when it never read anything before the event, so that nothing can be said of it.
+/// `None` if it had no good read before the event, so that nothing can be said.
 pub fn stall(reads: &[Read], victim: u32, event: Duration, until: Duration) -> Option<(Gap, bool)> {
     let before = reads.iter().filter(|read| read.ended <= event).max_by_key(|read| read.ended)?;
     let good: Vec<Duration> = reads.iter().map(|read| read.ended).collect();
-    // A read that hangs already when the event comes began its stall before it; the stall that counts is the
-    // event's.
+    // A read that already hangs at the time of the event began to stall before it; only the stall from the
+    // event on counts.
     Some((longest_gap(&good, event, until), before.member != victim))
 }
 

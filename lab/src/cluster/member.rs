@@ -1,4 +1,4 @@
-//! One mysqld of the cluster: its directory, its process, and what one may ask of it.
+//! One mysqld of the cluster: its directory, its process and its statements.
 
 use std::fs;
 use std::io;
@@ -18,11 +18,11 @@ use crate::process::{Output, Placement, Running};
 
 const TEMPLATE: &str = include_str!("../../cluster/my.cnf");
 
-/// How long a member may take to start or to come back before the lab gives up on it. A crashed one on a busy
+/// How long a member may take to start or to return before the lab gives up on it. A crashed member on a busy
 /// machine recovers within 10 s.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Whom the group sees in a member.
+/// A member's role in the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Takes writes.
@@ -33,12 +33,12 @@ pub enum Role {
     Out,
 }
 
-/// One member; ended, by force and at once, when dropped.
+/// One member. Dropping it kills its process.
 #[derive(Debug)]
 pub struct Member {
     /// From 1; also its `server_id`.
     pub number: usize,
-    /// Where it takes MySQL connections, on 127.0.0.1.
+    /// Its MySQL port on 127.0.0.1.
     pub port: u16,
     group_port: u16,
     directory: PathBuf,
@@ -46,7 +46,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// Gives member `number` its ports and its (new) directory; starts nothing.
+    /// Gives member `number` its ports and its (new) directory. Starts nothing.
     pub fn plan(number: usize, directory: PathBuf) -> io::Result<Self> {
         fs::create_dir_all(&directory)?;
         Ok(Self { number, port: free_port()?, group_port: free_port()?, directory, process: None })
@@ -68,7 +68,7 @@ impl Member {
 
     /// Writes its config. `members` is how many there are, `seeds` their group addresses.
     pub fn write_config(&self, tools: &Tools, members: usize, seeds: &str) -> io::Result<()> {
-        // mysqld refuses root unless it is told so by name.
+        // mysqld refuses to run as root unless that is given by name.
         let is_root = rustix::process::geteuid().is_root();
         let values: [(&str, String); 9] = [
             ("peers_root", tools.peers_root.clone()),
@@ -86,7 +86,7 @@ impl Member {
     }
 
     fn command(&self, tools: &Tools, more: &[&str]) -> Vec<String> {
-        // A member dies with the lab at once: told politely, mysqld may take most of a minute.
+        // A member is killed when the lab ends: after SIGTERM, mysqld may take most of a minute.
         let die = ["setpriv", "--pdeathsig", "KILL", "--"];
         let run = [tools.peers.as_str(), "run", "mysqld", "--"];
         let config = format!("--defaults-file={}", self.config().display());
@@ -96,14 +96,15 @@ impl Member {
         command
     }
 
-    /// Makes its data directory from nothing. Takes 3 to 7 s.
+    /// Initialises its data directory. Takes 3 to 7 s.
     pub fn initialise(&self, tools: &Tools, placement: Placement) -> io::Result<()> {
         let log = self.directory.join("initialise.log");
         let command = self.command(tools, &["--initialize-insecure"]);
         Running::start("mysqld", placement, &command, &log, Output::Log)?.finish(PATIENCE).map(drop)
     }
 
-    /// Makes its data directory a copy of `other`'s, which must not be running, with an identity of its own.
+    /// Copies its data directory from `other`, which must not be running, and gives it an identity of its
+    /// own.
     pub fn copy_data_of(&self, other: &Self) -> io::Result<()> {
         let status =
             Command::new("cp").args(["-a", "--reflink=auto"]).arg(other.data()).arg(self.data()).status()?;
@@ -122,7 +123,7 @@ impl Member {
         Ok(())
     }
 
-    /// Waits until it takes connections on its socket. Err with the end of its log when it ends instead.
+    /// Waits until it accepts connections on its socket. Err with the end of its log if it ends instead.
     pub fn wait_until_it_answers(&mut self) -> io::Result<()> {
         let begin = Instant::now();
         loop {
@@ -146,12 +147,12 @@ impl Member {
         }
     }
 
-    /// Its process, while it was started.
+    /// Its process id, if it was started.
     pub fn process_id(&self) -> Option<u32> {
         self.process.as_ref().map(Running::id)
     }
 
-    /// Sends its process `signal`; nothing when there is none.
+    /// Sends its process `signal`. Does nothing if there is none.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
         let pid = self.process_id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
         match pid {
@@ -160,7 +161,7 @@ impl Member {
         }
     }
 
-    /// Ends it if it is still there: waits `patience` for one that was told to end, then by force.
+    /// Ends its process: waits for `patience` if it was told to end, then kills it.
     pub fn end(&mut self, patience: Duration) -> io::Result<()> {
         let Some(mut process) = self.process.take() else { return Ok(()) };
         let begin = Instant::now();
@@ -173,7 +174,7 @@ impl Member {
     }
 
     fn kill(&mut self) {
-        // A process that is gone already has nothing to be told.
+        // The process may be gone already.
         let _ = self.signal(Signal::KILL);
         drop(self.process.take());
     }
@@ -211,7 +212,7 @@ impl Member {
         value.ok_or_else(|| io::Error::other(format!("member {}: `{statement}` gave no row", self.number)))
     }
 
-    /// What the group sees in it, asked of itself.
+    /// Its role in the group, according to itself.
     pub fn role(&self) -> io::Result<Role> {
         role_over(&mut self.administrator()?)
     }
@@ -223,14 +224,14 @@ impl Drop for Member {
     }
 }
 
-/// The statement by which a member says its state, its role, and how many of how many members it can reach.
+/// The statement that gives a member's state, its role, and how many of how many members it can reach.
 const ROLE: &str = "SELECT m.MEMBER_STATE, m.MEMBER_ROLE, \
     (SELECT COUNT(*) FROM performance_schema.replication_group_members WHERE MEMBER_STATE IN ('ONLINE', 'RECOVERING')), \
     (SELECT COUNT(*) FROM performance_schema.replication_group_members) \
     FROM performance_schema.replication_group_members m WHERE m.MEMBER_ID = @@server_uuid";
 
-/// Asks the member at the other end of `connection` for its role. One that cannot reach a majority is out:
-/// what it believes of itself is no longer true for the others.
+/// Asks the member at the other end of `connection` for its role. A member that can't reach a majority is
+/// out: its own view no longer holds for the others.
 pub fn role_over(connection: &mut Conn) -> io::Result<Role> {
     let row: Option<(String, String, u32, u32)> = connection.query_first(ROLE).map_err(io_error)?;
     Ok(match row {

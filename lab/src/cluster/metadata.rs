@@ -1,24 +1,23 @@
 //! The metadata schema that MySQL Router asks for the members.
 //!
-//! MySQL Shell would make it, but no package registry has that. What stands here was found by watching which
-//! queries Router 9.7 logs and which of them fail, and holds just the tables and columns it names. Router
-//! does not mind that what it calls views are tables.
+//! MySQL Shell would make it, but no package registry has that. This schema was found by watching which
+//! queries Router 9.7 logs and which of them fail, and holds only the tables and columns that they name.
+//! Router accepts tables where it expects views.
 
 use std::io;
 
 use super::member::Member;
 use super::{GROUP, METADATA_CLUSTER};
 
-/// Makes the schema through `primary`, which must see all members online. `routers` accounts of Routers are
-/// made, with the ids from 1 on.
+/// Makes the schema through `primary`, which must see all members online. Also makes accounts for this many
+/// `routers`, with ids from 1.
 pub fn make(primary: &Member, routers: u32) -> io::Result<()> {
     let cluster = METADATA_CLUSTER;
     let mut statements = vec![
         "DROP DATABASE IF EXISTS mysql_innodb_cluster_metadata".to_owned(),
         "CREATE DATABASE mysql_innodb_cluster_metadata".to_owned(),
         table("schema_version (major INT PRIMARY KEY, minor INT NOT NULL, patch INT NOT NULL)"),
-        // The last version without routing guidelines, which would be another table of which nothing is used
-        // here.
+        // The last version without routing guidelines, which would need another table that is not used here.
         row("schema_version VALUES (2, 2, 0)"),
         table("v2_this_instance (cluster_id VARCHAR(36) PRIMARY KEY, cluster_type VARCHAR(8) NOT NULL)"),
         row(&format!("v2_this_instance VALUES ('{cluster}', 'gr')")),

@@ -1,4 +1,4 @@
-//! What a load balancer itself says of a failover: its receipts, as `/v1/status` of Weir has them.
+//! What a load balancer itself reports about a failover: the receipts in `/v1/status` of Weir.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// One failover, as it was told. Times are since 1970, to the millisecond.
+/// One failover as reported. Times are since 1970, to the millisecond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Receipt {
-    /// When the former primary was known to be gone.
+    /// When the loss of the former primary was detected.
     pub detected: Duration,
-    /// When writes were sent to the next one.
+    /// When writes were sent to the next primary.
     pub writable: Duration,
     /// Statements that waited meanwhile.
     pub parked: u64,
 }
 
-/// Asks `admin` for `path` and gives the first failover from the primary at `from`; `None` when it tells of
+/// Fetches `path` from `admin` and returns the first failover from the primary at `from`; `None` if there is
 /// none.
 pub fn first_from(admin: SocketAddr, path: &str, from: SocketAddr) -> io::Result<Option<Receipt>> {
     let mut stream = TcpStream::connect(admin)?;
@@ -32,7 +32,7 @@ pub fn first_from(admin: SocketAddr, path: &str, from: SocketAddr) -> io::Result
     }
 }
 
-/// The oldest receipt of a status that begins with `from`. The newest stands first.
+/// The oldest receipt in a status whose primary was `from`. The newest receipt comes first.
 fn oldest(status: &Value, from: &str) -> Option<Receipt> {
     let pools = status["pools"].as_array()?.iter();
     let receipts = pools.filter_map(|pool| pool["cluster"]["failovers"].as_array());
@@ -55,7 +55,7 @@ fn unix(text: &str) -> Option<Duration> {
     let (time, fraction) = time.split_once('.').unwrap_or((time, "0"));
     let [hour, minute, second] = numbers(time, ':')?.try_into().ok()?;
     let fraction: f64 = format!("0.{fraction}").parse().ok()?;
-    // Years begin in March here, so that the day that some have more is their last.
+    // Years begin in March here, so that the leap day comes last.
     let (years, months) = if month > 2 { (year, month - 3) } else { (year.checked_sub(1)?, month + 9) };
     let days = 365 * years + years / 4 - years / 100 + years / 400 + (153 * months + 2) / 5 + day;
     let days = days.checked_sub(719_469)?;

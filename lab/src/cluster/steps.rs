@@ -1,8 +1,8 @@
-//! One failover step: all contenders' clients at work, one member goes and comes back, and then the members
-//! are asked what became of every write.
+//! One failover step: all contenders' clients are running, one member leaves and returns, and then the lab
+//! asks the members what became of every write.
 //!
-//! All contenders go through the same event at the same time. So none has the luckier election, and one that
-//! comes back late does not cost the others' time.
+//! All contenders go through the same event at the same time. So no contender has a luckier election, and a
+//! member that returns late costs no contender more time.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,27 +18,27 @@ use super::ledger::{
     Outage, RecordedWrite, Tenure, Told, Verdict, first_by, judge, misplaced, outage, stall,
 };
 
-/// Clients at work before anything happens.
+/// How long clients run before the event.
 const STEADY: Duration = Duration::from_secs(3);
-/// From a new primary until the old one is started again.
+/// Time from the new primary's first write until the old one is started again.
 const AWAY_PRIMARY: Duration = Duration::from_secs(5);
-/// The same for a secondary, from its departure on: the group itself takes 5 to 6 s to expel one that
-/// crashed.
+/// Time from a secondary's departure until it is started again: the group takes 5 to 6 s to expel a member
+/// that crashed.
 const AWAY_SECONDARY: Duration = Duration::from_secs(8);
-/// From the member's return until the clients end.
+/// Time from the member's return until the clients end.
 const AFTER: Duration = Duration::from_secs(3);
-/// How long the group may be without a primary before the step is called off.
+/// How long the group may be without a primary before the step is aborted.
 const NO_PRIMARY: Duration = Duration::from_secs(60);
 /// Width of a point of the curve.
 const BUCKET: Duration = Duration::from_millis(250);
 
-/// Who goes.
+/// The member that leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Victim {
     /// Member 1, the primary.
     Primary,
-    /// Member 3, which is not elected when the primary goes either.
+    /// Member 3, which is not elected when the primary leaves either.
     Secondary,
 }
 
@@ -52,27 +52,27 @@ impl Victim {
     }
 }
 
-/// What happens.
+/// An event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// To whom.
+    /// The member that it happens to.
     pub victim: Victim,
-    /// What.
+    /// How the member leaves.
     pub departure: Departure,
-    /// How much later than it could, so that it meets whoever looks now and then at any moment.
+    /// An additional delay, so that the event falls at any point of a contender's check interval.
     pub delay: Duration,
 }
 
-/// When things happened, since the clients began.
+/// The times of a step, since the clients began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
-    /// The member went.
+    /// The member left.
     pub event: Duration,
-    /// The same as time since 1970.
+    /// The same, since 1970.
     pub event_unix: Duration,
-    /// Another member took writes; `None` where none was to.
+    /// Another member accepted writes; `None` if none was supposed to.
     pub writable: Option<Writable>,
-    /// It was started again; the same as `returned` where it never stopped.
+    /// It was started again; the same as `returned` if it never stopped.
     pub restarted: Duration,
     /// It was online again.
     pub returned: Duration,
@@ -80,17 +80,17 @@ pub struct Times {
     pub end: Duration,
 }
 
-/// What one contender's clients went through.
+/// What one contender's clients experienced.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experience {
     /// What became of the writes.
     pub verdict: Verdict,
-    /// From the event to the end.
+    /// The outage between the event and the end.
     pub outage: Outage,
-    /// From the event to the first good write after the pause that the event made; `None` when none came any
-    /// more.
+    /// Time from the event to the first good write after the pause that the event caused; `None` if none
+    /// followed.
     pub writes_back: Option<Duration>,
-    /// From the moment at which the next primary took a write to the first good one of these clients there.
+    /// Time from the next primary's first accepted write to the first good write of these clients there.
     pub delay: Option<Duration>,
     /// Writes that failed before the event.
     pub failed_before: u64,
@@ -98,24 +98,24 @@ pub struct Experience {
     pub failed_after_restart: u64,
     /// Reads that failed, from the event on.
     pub failed_reads: u64,
-    /// The same of those who read from the primary.
+    /// The same for readers of the primary.
     pub failed_primary_reads: u64,
-    /// The longest stall of a reader whose last read came from a member that nothing happened to; `None` when
-    /// there was no such reader.
+    /// The longest stall of a reader whose last read came from an unaffected member; `None` if there was no
+    /// such reader.
     pub unrelated_stall: Option<Duration>,
-    /// The same of readers of the member that went.
+    /// The same for readers of the member that left.
     pub related_stall: Option<Duration>,
     /// Good writes per second by the seconds since the event.
     pub curve: Vec<(f64, f64)>,
-    /// What clients were told, and how often.
+    /// The errors that clients got, and how often.
     pub problems: BTreeMap<String, u64>,
 }
 
 /// Takes `group` through one step with the clients of all `targets`, and leaves it whole with member 1 as
 /// primary.
 ///
-/// Gives the times and what each target's clients went through, in the order of `targets`. Err when the group
-/// itself does not recover; nothing can then be said of anyone.
+/// Returns the times and what each target's clients experienced, in the order of `targets`. Err if the group
+/// itself does not recover; the step then says nothing about any contender.
 pub fn run(group: &mut Group, step: &Step, targets: &[Target]) -> io::Result<(Times, Vec<Experience>)> {
     group.restore()?;
     Clock::prepare(&group.members[0])?;
@@ -144,14 +144,14 @@ pub fn run(group: &mut Group, step: &Step, targets: &[Target]) -> io::Result<(Ti
     for (target, record) in targets.iter().zip(&records) {
         let rows =
             group.members.iter().map(|member| target.rows_on(member)).collect::<Result<Vec<_>, _>>()?;
-        // They hold the same rows; where they do not, that is told anyway.
+        // All members hold the same rows; if not, that is reported anyway.
         let carried = target.carried(&group.members[0])?;
         let mut verdict = judge(&record.entries, &rows);
         verdict.misplaced = misplaced(&record.entries, &carried, &tenure);
         let mut experience = experience(record, verdict, server_id, &times);
         experience.delay = times.writable.and_then(|writable| {
             let first = first_by(&record.entries, &carried, writable.member)?;
-            // Whoever writes before the clock does is not late.
+            // A client that writes before the clock does is not late.
             Some(first.saturating_sub(writable.at))
         });
         experiences.push(experience);
@@ -206,8 +206,8 @@ fn experience(record: &Record, verdict: Verdict, victim: u32, times: &Times) -> 
     let worst = |wanted: bool| {
         stalls.iter().filter(|(_, unrelated)| *unrelated == wanted).map(|(length, _)| *length).max()
     };
-    // The longest pause of all may be one that the member's return made; how soon the event was overcome is
-    // asked of the time before that, unless it was not overcome in it.
+    // The longest pause may be one that the member's return caused. The recovery from the event is measured
+    // before the return, unless there was none before it.
     let whole = outage(&record.entries, times.event, times.end);
     let away = outage(&record.entries, times.event, times.restarted);
     Experience {

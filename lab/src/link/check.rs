@@ -1,5 +1,5 @@
-//! Measures what a line does to packets: with numbered datagrams how many it loses and how long it holds
-//! them, with a TCP stream how much it carries.
+//! Measures what a line does to packets: numbered datagrams show its loss and delay, and a TCP stream its
+//! throughput.
 //!
 //! Both ends run in this process, so one clock serves both and a one-way delay needs no guess.
 
@@ -21,7 +21,7 @@ use crate::process::Placement;
 use crate::statistics::latency_percentile;
 use crate::wiring::{Impairer, Impairments, Wiring};
 
-/// What datagrams told of one direction.
+/// The results of datagrams in one direction.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Datagrams {
     /// Datagrams sent.
@@ -36,10 +36,10 @@ pub struct Datagrams {
     pub delay_us: [u32; 3],
 }
 
-/// What was found of a line.
+/// The results for a line.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Finding {
-    /// What made the line: `netem` or `emulator`.
+    /// What impaired the line: `netem` or `emulator`.
     pub by: String,
     /// Delay asked for towards the client (milliseconds).
     pub asked_delay_ms: f64,
@@ -49,13 +49,14 @@ pub struct Finding {
     pub to_client: Datagrams,
     /// Towards the load balancer, where nothing was asked for.
     pub to_balancer: Datagrams,
-    /// What one TCP stream towards the client carried (megabits per second), and that every byte was right.
+    /// Throughput of one TCP stream towards the client (megabits per second), all of whose bytes were
+    /// correct.
     pub stream_mbit_per_second: f64,
-    /// What the emulator counted; netem does not tell.
+    /// The emulator's counters; `None` for netem, which has none.
     pub counters: Option<LinkCounters>,
 }
 
-/// How a line is checked.
+/// How much a line is checked.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     /// Datagrams in each direction.
@@ -66,7 +67,7 @@ pub struct Effort {
     pub stream: Duration,
 }
 
-/// Makes a line by `impairer` with `asked` towards the client and measures it. Needs root.
+/// Makes a line with `impairer` and `asked` towards the client, and measures it. Needs root.
 pub fn run(impairer: Impairer, asked: Impairment, effort: Effort, directory: &Path) -> io::Result<Finding> {
     let impairments = Impairments { to_client: asked, to_balancer: Impairment::NONE, seed: 1 };
     let placement = Placement { core: None, nice: -10, realtime: false };
@@ -89,7 +90,7 @@ pub fn run(impairer: Impairer, asked: Impairment, effort: Effort, directory: &Pa
 
 /// Sends datagrams from one namespace to `address` in another.
 fn datagrams(from: &str, (to, address): (&str, IpAddr), effort: Effort) -> io::Result<Datagrams> {
-    /// Nothing may be on its way longer than this.
+    /// Longest time that a datagram may be on its way.
     const PATIENCE: Duration = Duration::from_millis(500);
     let origin = Instant::now();
     let (announce, announced) = mpsc::channel();
@@ -98,12 +99,12 @@ fn datagrams(from: &str, (to, address): (&str, IpAddr), effort: Effort) -> io::R
             namespace::enter(to)?;
             let socket = UdpSocket::bind((address, 0))?;
             socket.set_read_timeout(Some(PATIENCE))?;
-            // Room for all that can come while this thread has no processor, or its losses would be the
-            // line's.
+            // Room for everything that can arrive while this thread has no processor, or its losses would
+            // count as the line's.
             rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 256 << 20)?;
             let _ = announce.send(socket.local_addr()?.port());
             let (mut arrivals, mut datagram) = (Vec::new(), [0; 64]);
-            // The first has no deadline but that of the sender.
+            // The first datagram has no deadline but the sender's.
             while let Ok(length) = socket.recv(&mut datagram) {
                 let now = origin.elapsed().as_nanos() as u64;
                 let fields = datagram[..length].split_first_chunk().and_then(|(number, rest)| {
@@ -139,7 +140,7 @@ fn datagrams(from: &str, (to, address): (&str, IpAddr), effort: Effort) -> io::R
     })
 }
 
-/// What `arrivals` (number and delay in microseconds, in the order of arrival) say of `sent` datagrams.
+/// Sums up `arrivals` (number and delay in microseconds, in the order of arrival) of `sent` datagrams.
 fn summed_up(sent: u64, arrivals: &[(u64, u32)]) -> Datagrams {
     let mut delays: Vec<u32> = arrivals.iter().map(|(_, delay)| *delay).collect();
     let mut newest = None;
@@ -161,7 +162,7 @@ fn summed_up(sent: u64, arrivals: &[(u64, u32)]) -> Datagrams {
 fn stream((from, address): (&str, IpAddr), to: &str, length: Duration) -> io::Result<f64> {
     const PIECE: usize = 251 * 512;
     let (announce, announced) = mpsc::channel();
-    // 251 is prime, so a piece that is lost, doubled or moved does not go unseen.
+    // 251 is prime, so a piece that is lost, doubled or moved is noticed.
     let pattern: Vec<u8> = (0..PIECE).map(|index| (index % 251) as u8).collect();
     let pattern = &pattern;
     thread::scope(|scope| {
@@ -170,7 +171,7 @@ fn stream((from, address): (&str, IpAddr), to: &str, length: Duration) -> io::Re
             let listener = TcpListener::bind((address, 0))?;
             let _ = announce.send(listener.local_addr()?.port());
             let (mut reader, _) = listener.accept()?;
-            // Ends when the reader has seen enough and goes.
+            // Ends when the reader has seen enough and closes.
             while reader.write_all(pattern).is_ok() {}
             Ok(())
         });

@@ -1,10 +1,8 @@
-//! What a bad line does to packets: it loses some, holds the others for a while, and has room for only so
-//! many.
+//! What a bad line does to packets: it loses some, delays the others, and has a bounded queue.
 //!
-//! Pure: the time is an argument and the draws come from a seed, so a test can say what becomes of every
-//! packet. The order of the decisions is netem's: a packet is lost or not before anything else; one that is
-//! not lost needs room in the queue; one that has room leaves a fixed time after it came, in the order in
-//! which it came.
+//! Pure: the time is an argument and the random draws come from a seed, so a test can predict what becomes of
+//! every packet. The order of the decisions is netem's: first a packet is lost or not; one that is not lost
+//! needs room in the queue; one that has room leaves a fixed time after it arrived, in the order of arrival.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,8 +18,8 @@ pub struct Impairment {
     pub delay: Duration,
     /// Share of packets lost, 0 to 1, each drawn by itself.
     pub loss: f64,
-    /// Most packets held at once (at least 1); one that finds no room is lost, as at the end of a router's
-    /// queue.
+    /// Most packets held at once (at least 1). A packet that finds no room is lost, as at the end of a
+    /// router's queue.
     pub queue_packets: usize,
 }
 
@@ -37,13 +35,13 @@ pub struct Counters {
     pub carried: u64,
     /// Packets drawn to be lost.
     pub lost: u64,
-    /// Packets for which the queue had no room. Any of them makes the loss higher than what was asked for.
+    /// Packets for which the queue had no room. They raise the loss above what was asked for.
     pub overflowed: u64,
     /// Packets the kernel dropped before the emulator could read them: it was too slow.
     pub overrun: u64,
-    /// Longest packet (bytes). More than the MTU would mean that several segments shared one fate.
+    /// Longest packet (bytes). More than the MTU would mean that several segments were lost or kept together.
     pub longest_bytes: u64,
-    /// Most that a packet left later than it was due (microseconds).
+    /// Greatest delay of a packet after it was due (microseconds).
     pub latest_us: u64,
 }
 
@@ -54,7 +52,7 @@ pub struct Line {
     /// A draw below this loses the packet.
     loss_threshold: u64,
     draws: SplitMix64,
-    /// When it leaves, and the packet.
+    /// Each packet with the time at which it leaves.
     waiting: VecDeque<(Duration, Vec<u8>)>,
     /// Buffers to use again.
     spare: Vec<Vec<u8>>,
@@ -64,14 +62,14 @@ pub struct Line {
 impl Line {
     /// A line whose losses are drawn from `seed`.
     pub fn new(impairment: Impairment, seed: u64) -> Self {
-        // 2^32 as netem has it: fine enough for any loss worth asking for.
+        // The resolution is 2^32, as in netem: fine enough for any loss.
         let loss_threshold = (impairment.loss.clamp(0.0, 1.0) * 4_294_967_296.0).round() as u64;
         let (waiting, spare) = (VecDeque::new(), Vec::new());
         let draws = SplitMix64::new(seed);
         Self { impairment, loss_threshold, draws, waiting, spare, counters: Counters::default() }
     }
 
-    /// Takes in `packet` at `now`. Amortised, nothing is allocated.
+    /// Accepts `packet` at `now`. Amortised, it does not allocate.
     pub fn enter(&mut self, now: Duration, packet: &[u8]) {
         self.counters.longest_bytes = self.counters.longest_bytes.max(packet.len() as u64);
         if self.draws.next() >> 32 < self.loss_threshold {
@@ -93,7 +91,7 @@ impl Line {
         self.waiting.front().map(|(departure, _)| *departure)
     }
 
-    /// Hands the next packet that is due at `now` to `send`; tells whether there was one.
+    /// Passes the next packet that is due at `now` to `send`; returns whether there was one.
     pub fn leave(&mut self, now: Duration, send: impl FnOnce(&[u8])) -> bool {
         let Some((departure, packet)) = self.waiting.pop_front_if(|(departure, _)| *departure <= now) else {
             return false;

@@ -1,4 +1,4 @@
-//! A network device whose other end is a file of this process.
+//! A network device whose other end is a file of this process (TUN).
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};

@@ -18,15 +18,15 @@ pub fn command(
     keep_alive: bool,
     path: &str,
 ) -> Vec<String> {
-    // Without `-l` ab calls an answer failed whose length differs from the first one's, which is what we want
-    // here.
+    // Without `-l`, ab counts an answer as failed if its length differs from that of the first, which is what
+    // we want here.
     let mut command: Vec<String> =
         [tools.peers.as_str(), "run", "ab", "--", "-q"].map(str::to_owned).to_vec();
     if keep_alive {
         command.push("-k".to_owned());
     }
     command.extend([format!("-n{requests}"), format!("-c{concurrency}")]);
-    // The table of percentiles, to the microsecond; what ab prints by itself is in whole milliseconds.
+    // The table of percentiles, to the microsecond; what ab prints otherwise is in whole milliseconds.
     command.extend(["-e".to_owned(), "/dev/stdout".to_owned()]);
     command.push(format!("http://{target}{path}"));
     command

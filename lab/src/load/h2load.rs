@@ -9,7 +9,7 @@ use super::LoadResult;
 use crate::contender::Tools;
 use crate::metric::Metric;
 
-/// What it speaks.
+/// The protocol that h2load uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protocol {
@@ -52,13 +52,12 @@ pub enum Extent {
 }
 
 impl Extent {
-    /// `seconds`, unless each of `connections` could make more than `each` requests in that time. By the
-    /// clock h2load says nothing of a connection that the server has closed, and waits its time out: nginx
-    /// 1.30 takes one for a flood that has made 7,800 small HTTP/3 requests, one at a time.
+    /// `seconds`, unless each of `connections` could make more than `each` requests in that time. With a time
+    /// limit, h2load reports nothing of a connection that the server has closed, and waits for the end: nginx
+    /// 1.30 treats a connection as a flood after 7,800 small HTTP/3 requests, one at a time.
     pub fn of(seconds: u32, connections: u32, each: Option<u32>) -> Extent {
-        // The most that any load balancer answered in run 16, whose requests came one at a time: 39,101 a
-        // second. What takes longer than the turn at this rate is cut off by the clock before a connection
-        // has made `each`.
+        // The highest rate of any load balancer in run 16, whose requests came one at a time: 39,101 a
+        // second. A run that is slower ends by the clock before a connection has made `each` requests.
         const A_SECOND: u64 = 40_000;
         let all = each.map(|each| u64::from(each) * u64::from(connections));
         match all.filter(|all| *all <= A_SECOND * u64::from(seconds)).map(u32::try_from) {
@@ -116,8 +115,8 @@ pub fn parse(printed: &str) -> io::Result<LoadResult> {
         }
     }
     let finished = finished.ok_or_else(problem)? / 1e6;
-    // By the clock the rate is over the time asked for; what is printed as finished also has the way out in
-    // it.
+    // With a time limit, the rate is over the time asked for; the time that is printed as finished also
+    // includes the shutdown.
     result.seconds = if rate > 0.0 { result.requests as f64 / rate } else { finished };
     if !result.errors.is_empty() {
         let lines =

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 
 use super::LoadResult;
 
-/// Each handshake is followed by a request, so that clients of TLS 1.3 see the tickets that come behind it.
+/// The command. Each handshake is followed by a request, so that clients of TLS 1.3 see the tickets that
+/// follow it.
 pub fn command(target: SocketAddr, seconds: u32, resumed: bool, path: &str) -> Vec<String> {
     let kind = if resumed { "-reuse" } else { "-new" };
     let (target, seconds) = (target.to_string(), seconds.to_string());
@@ -14,8 +15,8 @@ pub fn command(target: SocketAddr, seconds: u32, resumed: bool, path: &str) -> V
         .to_vec()
 }
 
-/// Reads what `s_time` says at its end, with time in whole seconds: no rate is to be made of it. Its one row
-/// of letters tells what each handshake was: `*` or `t` full, `r` resumed.
+/// Reads the final output of `s_time`. Its time is in whole seconds, so no rate is computed from it. Its one
+/// row of letters tells what each handshake was: `*` or `t` full, `r` resumed.
 pub fn parse(printed: &str, resumed: bool) -> io::Result<LoadResult> {
     let problem =
         || io::Error::other(format!("openssl s_time printed something else than its report:\n{printed}"));
@@ -33,7 +34,7 @@ pub fn parse(printed: &str, resumed: bool) -> io::Result<LoadResult> {
             .lines()
             .filter(|line| !line.is_empty() && line.bytes().all(|byte| b"*tr".contains(&byte)));
         let full: usize = letters.map(|line| line.bytes().filter(|&byte| byte != b'r').count()).sum();
-        // The first of all gets the session that the others use.
+        // The first handshake is full; it gets the session that the others resume.
         result.fail("not-resumed", full.saturating_sub(1) as u64);
     }
     Ok(result)

@@ -1,9 +1,9 @@
 //! iperf3 with many streams, spread over endpoints.
 //!
-//! An iperf3 server takes one test at a time, and all connections of a test, control and data alike, must
-//! reach the same one. A load balancer that gives every connection to the next endpoint would tear them
-//! apart. So each endpoint has a virtual address of its own, and the streams are dealt out over
-//! as many iperf3 clients as there are endpoints: the spread that round robin gives to lasting streams.
+//! An iperf3 server runs one test at a time, and all connections of a test, control and data, must reach the
+//! same server. A load balancer that sends every connection to the next endpoint would separate them. So each
+//! endpoint has a virtual address of its own, and the streams are distributed over as many iperf3 clients as
+//! there are endpoints: the spread that round robin gives to long-lived streams.
 
 use std::io;
 use std::net::SocketAddr;
@@ -50,7 +50,7 @@ fn printed(client: Child) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&client.wait_with_output()?.stdout).into_owned())
 }
 
-/// `streams` dealt out to `endpoints`, the first ones getting what is left over.
+/// Distributes `streams` over `endpoints`; the first ones get what is left over.
 fn dealt(streams: u32, endpoints: u16) -> Vec<u32> {
     let endpoints = u32::from(endpoints.max(1));
     (0..endpoints).map(|index| (streams + endpoints - 1 - index) / endpoints).collect()
@@ -78,7 +78,7 @@ struct Sum {
     bits_per_second: f64,
 }
 
-/// What the receiving side counted, and over how many streams; or iperf3's complaint.
+/// The receiver's totals and the number of streams; or iperf3's error message.
 fn parse(printed: &str) -> Result<(Sum, usize), String> {
     let document: Document = serde_json::from_str(printed)
         .map_err(|error| format!("iperf3 printed `{printed}` where its report was expected: {error}"))?;

@@ -1,4 +1,4 @@
-//! k6: its command line, what it prints, and where it needs more than this machine has.
+//! k6: its command line, its output, and the resources that it needs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,13 +15,13 @@ use crate::metric::Metric;
 /// The published script.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/loads/cached-hello.js");
 
-/// Memory k6 takes for one virtual user, and by itself (bytes); and processor time for one request (seconds).
-/// Measured with k6 1.8.1 by `weir-lab cross-check`: 247 KiB, 63 MiB, 250 to 390 us; at 2000 users it fell
-/// behind on one core.
+/// Memory that k6 takes for one virtual user and for itself (bytes), and processor time for one request
+/// (seconds). Measured with k6 1.8.1 by `weir-lab cross-check`: 247 KiB, 63 MiB, 250 to 390 us; with 2000
+/// users it fell behind on one core.
 const BYTES_PER_USER: u64 = 250 * 1024;
 const BYTES_ALONE: u64 = 100 * 1024 * 1024;
 const SECONDS_PER_REQUEST: f64 = 350e-6;
-/// Beyond this share of its core k6 measures its own queues.
+/// Above this share of its core, k6 measures its own queues.
 const FULL: f64 = 0.5;
 
 /// What a load generator may use of this machine.
@@ -36,13 +36,13 @@ pub struct Room {
 }
 
 impl Room {
-    /// What there is now. Memory that cannot be told counts as none.
+    /// The room that there is now. Memory that can't be determined counts as none.
     pub fn here() -> Self {
         let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         Self {
             memory_bytes: parse_available(&text).unwrap_or(0),
             descriptors: super::users::descriptor_limit(),
-            // Load and backends have one core.
+            // Load and backends share one core.
             cores: 1,
         }
     }
@@ -54,13 +54,14 @@ fn parse_available(text: &str) -> Option<u64> {
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
 }
 
-/// Why k6 cannot play `plan` without its own needs showing in the figures; `None` when it can.
+/// Why k6's own resource needs would show in the figures of `plan`; `None` if they would not.
 pub fn obstacle(plan: &Plan, room: &Room) -> Option<String> {
     let memory_bytes = BYTES_ALONE + u64::from(plan.users) * BYTES_PER_USER;
     let cores = f64::from(plan.users) / plan.pause.as_secs_f64() * SECONDS_PER_REQUEST;
     let gigabytes = |bytes: u64| bytes as f64 / 1e9;
     if memory_bytes > room.memory_bytes / 2 {
-        // What is free just now is left out: it differs from cell to cell, and the same remark is told once.
+        // The message does not include the free memory, which differs from cell to cell: equal remarks are
+        // shown once.
         let needs = gigabytes(memory_bytes);
         return Some(format!("k6 needs {needs:.1} GB of memory, more than half of what is free"));
     }
@@ -95,7 +96,7 @@ pub fn command(tools: &Tools, targets: &[SocketAddr], plan: &Plan) -> Vec<String
     command
 }
 
-/// Whether `printed` is k6's and not our own generator's.
+/// Whether `printed` is the output of k6 rather than of our own generator.
 pub fn printed_it(printed: &str) -> bool {
     printed.contains("\"metrics\"")
 }
@@ -116,13 +117,13 @@ pub fn parse(printed: &str) -> io::Result<LoadResult> {
     let problem = |what: &str| {
         io::Error::other(format!("k6 printed something else than its summary ({what}):\n{printed}"))
     };
-    // A warning may stand before it.
+    // A warning may precede it.
     let begin = printed.find('{').ok_or_else(|| problem("no JSON"))?;
     let summary: Summary =
         serde_json::from_str(printed[begin..].trim()).map_err(|error| problem(&error.to_string()))?;
     let value = |metric: &str, name: &str| summary.metrics.get(metric)?.values.get(name).copied();
     let sent = value("http_reqs", "count").ok_or_else(|| problem("no http_reqs"))?;
-    // Counted by its `passes`: the rate of requests that did fail.
+    // `passes` of this metric counts the requests that failed.
     let failed = value("http_req_failed", "passes").unwrap_or(0.0);
     let mut result = LoadResult {
         requests: (sent - failed) as u64,

@@ -1,5 +1,5 @@
-//! Statements for the canned MySQL server, as fast as answers come back: a closed loop of one thread. Or one
-//! statement for each connection, which then stays.
+//! Statements for the canned MySQL server, as fast as answers arrive: a closed loop of one thread. Or one
+//! statement on each connection, which then stays open.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -27,18 +27,18 @@ use crate::packets::{self, PLUGIN, Packet, capability, command};
 pub enum Work {
     /// One SELECT after another.
     Query,
-    /// The same, prepared once.
+    /// Like `Query`, but prepared once.
     Execute,
     /// BEGIN, nine SELECTs and an UPDATE, COMMIT; all but the first and the last prepared once.
     Transaction,
-    /// Login, one SELECT, goodbye; over and over on new connections.
+    /// Login, one SELECT and quit, repeatedly on new connections.
     Connect,
-    /// Login and one SELECT; then it stays, idle.
+    /// Login and one SELECT; then the connection stays open, idle.
     Idle,
 }
 
 impl Work {
-    /// What the command line calls it.
+    /// Its name on the command line.
     pub fn argument(self) -> &'static str {
         match self {
             Self::Query => "query",
@@ -77,15 +77,15 @@ impl Work {
     }
 }
 
-/// The statement; sysbench's point select.
+/// The query: sysbench's point select.
 const QUERY: &[u8] = b"SELECT c FROM sbtest1 WHERE id=5013";
-/// The same to be prepared.
+/// The same query, to be prepared.
 const POINT_SELECT: Prepared = Prepared { text: b"SELECT c FROM sbtest1 WHERE id=?", has_row: true };
 /// sysbench's update of an indexed column.
 const INDEX_UPDATE: Prepared = Prepared { text: b"UPDATE sbtest1 SET k=k+1 WHERE id=?", has_row: false };
-/// The parameter of both: 5013 as a LONGLONG.
+/// The parameter of both statements: 5013 as a LONGLONG.
 const PARAMETERS: &[u8] = b"\x00\x01\x00\x00\x00\x00\x01\x08\x00\x95\x13\x00\x00\x00\x00\x00\x00";
-/// How many connections that are to stay are between connect and answer at a time.
+/// For connections that are to stay: how many are between connect and answer at a time.
 const BATCH: u32 = 64;
 /// Errors after which the load gives up.
 const TOO_MANY: u64 = 100;
@@ -100,7 +100,7 @@ struct Prepared {
 struct Statement {
     /// The whole packet.
     packet: Vec<u8>,
-    /// It is answered with the canned row, else with OK.
+    /// Whether it is answered with the canned row; otherwise with OK.
     has_row: bool,
 }
 
@@ -136,7 +136,7 @@ impl MysqlLoad {
     }
 }
 
-/// The connections of a load that has done its work; dropping them closes them.
+/// The open connections of a finished load; dropping them closes them.
 pub struct Held(Vec<Talk>);
 
 impl Held {
@@ -150,7 +150,7 @@ impl Held {
     }
 }
 
-/// Does what is asked for, until its time is over, or all connections that are to stay have had an answer.
+/// Runs the load until its time is over, or until all connections that are to stay have had an answer.
 ///
 /// An answer that is not the canned row is an error. Latencies are those of statements, for [`Work::Connect`]
 /// and [`Work::Idle`] from the connect to the answer.
@@ -190,7 +190,7 @@ pub fn run(asked: &MysqlLoad) -> io::Result<(LoadResult, Held)> {
             let talk = &mut talks[key as usize];
             match load.go_on(talk, &mut piece) {
                 Ok(Next::Same) => {}
-                // What is dropped is closed, and leaves the epoll by that.
+                // Dropping the old connection closes it, which removes it from the epoll.
                 Ok(Next::Another) => *talk = load.open(key)?,
                 Err(error) => {
                     load.result.fail(talk.stage.name(), 1);
@@ -218,7 +218,7 @@ struct Load {
     result: LoadResult,
 }
 
-/// Where a connection is; what is being waited for.
+/// The state of a connection: what it waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Greeting,
@@ -229,14 +229,14 @@ enum Stage {
         packets: u32,
         rows: u32,
     },
-    /// Nothing: it has had its answer.
+    /// Nothing: it has its answer.
     Idle,
 }
 
 impl Stage {
     const ANSWER: Self = Self::Answer { packets: 0, rows: 0 };
 
-    /// What errors in it are counted as.
+    /// The kind under which errors in this state are counted.
     fn name(self) -> &'static str {
         match self {
             Self::Greeting | Self::Login => "login",
@@ -255,20 +255,20 @@ struct Talk {
     stage: Stage,
     /// The numbers of what it has prepared.
     numbers: Vec<[u8; 4]>,
-    /// What it sends in turn, and which of them is under way.
+    /// The statements that it sends in turn, and the index of the current one.
     statements: Vec<Statement>,
     at: usize,
     capabilities: u32,
-    /// When what is measured began.
+    /// When the measured operation began.
     begun: Instant,
 }
 
-/// With what a connection goes on.
+/// What follows on a connection.
 #[derive(PartialEq, Eq)]
 enum Next {
-    /// Itself.
+    /// It continues.
     Same,
-    /// A new one in its place.
+    /// A new connection replaces it.
     Another,
 }
 
@@ -289,7 +289,7 @@ impl Load {
         })
     }
 
-    /// Takes what has come. Err when the other side breaks off or says what is not expected.
+    /// Handles what was received. Err if the other side closes or sends something unexpected.
     fn go_on(&mut self, talk: &mut Talk, piece: &mut [u8]) -> io::Result<Next> {
         let before = talk.input.len();
         let received = talk.channel.receive(piece, &mut talk.input)?;
@@ -323,7 +323,7 @@ impl Load {
             Stage::Login => match packet.payload {
                 [0, ..] => talk.prepare_or_begin(self.work)?,
                 [1, packets::FAST] => {}
-                // Who has TLS may show the password; the lab's other clients do it by RSA.
+                // Over TLS the password may be sent; the lab's other clients use RSA.
                 [1, packets::FULL] if talk.channel.is_encrypted() => {
                     let mut password = Vec::new();
                     packets::append_ended(&mut password, PASSWORD.as_bytes());
@@ -361,7 +361,7 @@ impl Load {
     /// Takes a packet of an answer, of which `packets` have come, `rows` of them rows.
     fn take_answer(&mut self, talk: &mut Talk, payload: &[u8], packets: u32, rows: u32) -> io::Result<Next> {
         let is_end = if talk.statements[talk.at].has_row {
-            // The number of columns, one column, perhaps an EOF packet, rows, and the end.
+            // The answer: the number of columns, one column, perhaps an EOF packet, rows, and the end.
             let head = if talk.has(capability::DEPRECATE_EOF) { 2 } else { 3 };
             let is_end = packets >= head && payload.first() == Some(&0xfe);
             let is_row = packets >= head && !is_end;
@@ -396,7 +396,7 @@ impl Load {
         Ok(Next::Same)
     }
 
-    /// Answers the greeting, behind TLS where that is wanted.
+    /// Answers the greeting, over TLS if that is wanted.
     fn log_in(&self, talk: &mut Talk, greeting: &[u8], sequence: u8) -> io::Result<()> {
         let (offered, nonce) = greeted(greeting).ok_or_else(|| unexpected("greeted with", greeting))?;
         talk.capabilities = capability::USUAL & offered;
@@ -427,7 +427,7 @@ impl Talk {
         self.capabilities & capability != 0
     }
 
-    /// What a login begins with, and all that an SSLRequest is.
+    /// The beginning of a login, which is also a whole SSLRequest.
     fn introduction(&self) -> Vec<u8> {
         let mut payload = self.capabilities.to_le_bytes().to_vec();
         payload.extend_from_slice(&(1_u32 << 24).to_le_bytes());
@@ -442,7 +442,7 @@ impl Talk {
         self.channel.send(&output)
     }
 
-    /// Prepares what is still to be, else sends the first statement.
+    /// Prepares the next statement if any is left; otherwise sends the first one.
     fn prepare_or_begin(&mut self, work: Work) -> io::Result<()> {
         if let Some(next) = work.prepared().get(self.numbers.len()) {
             self.stage = Stage::Preparing;
@@ -468,7 +468,7 @@ fn said(command: u8, rest: &[u8]) -> Vec<u8> {
     output
 }
 
-/// What a greeting offers, and its nonce; `None` when it is no HandshakeV10.
+/// A greeting's capabilities and nonce; `None` if it is not a HandshakeV10.
 fn greeted(payload: &[u8]) -> Option<(u32, Vec<u8>)> {
     let mut rest = payload.strip_prefix(&[10])?;
     packets::take_ended(&mut rest)?;

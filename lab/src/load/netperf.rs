@@ -1,15 +1,15 @@
 //! netperf's TCP_RR and TCP_CRR through a load balancer that spreads connections over several endpoints.
 //!
-//! netperf agrees with a netserver over a control connection and then opens data connections to the port
-//! agreed on. Behind a load balancer that gives every connection to the next endpoint the two would not meet:
-//! the control connection would reach one endpoint, the data connection another, where nothing listens. So
-//! the control connection goes to a netserver beside the client, and the data connections alone go to the
+//! netperf and a netserver agree on a port over a control connection; then netperf opens data connections to
+//! that port. Behind a load balancer that sends every connection to the next endpoint the two would not meet:
+//! the control connection would reach one endpoint, and the data connection another, where nothing listens.
+//! So the control connection goes to a netserver beside the client, and only the data connections go to the
 //! load balancer (`-- -H`), to a fixed port (`-- -P`) where each endpoint has the lab's own echo. netperf's
-//! client, its clock and its arithmetic are untouched; what it does not measure here is netserver.
+//! client, its clock and its arithmetic are unchanged; netserver is not part of the measurement.
 //!
-//! The netserver listens, in vain, at the address and port that the client is going to connect to, and tells
-//! the client another port when it cannot. So it is allowed to listen at addresses that are not its
-//! machine's, and every stream has a virtual address of its own.
+//! The netserver also tries to listen at the address and port to which the client will connect, and would
+//! tell the client another port if it could not. So it is allowed to listen at addresses of other machines,
+//! and every stream has a virtual address of its own. No connection arrives there.
 
 use std::fs;
 use std::io;
@@ -39,7 +39,7 @@ pub enum Test {
 }
 
 impl Test {
-    /// What netperf calls it.
+    /// netperf's name for it.
     fn name(self) -> &'static str {
         match self {
             Self::Rr => "TCP_RR",
@@ -56,28 +56,28 @@ impl Test {
     }
 }
 
-/// Where the netserver listens that only takes control connections.
+/// Port of the netserver, which only gets control connections.
 const CONTROL_PORT: u16 = 12_865;
-/// Whether sockets may be bound to addresses that are not this network's, by version of IP.
+/// The settings that allow binding sockets to addresses of other networks, for IPv4 and IPv6.
 const NONLOCAL_BIND: [&str; 2] =
     ["/proc/sys/net/ipv4/ip_nonlocal_bind", "/proc/sys/net/ipv6/ip_nonlocal_bind"];
-/// How long each netperf waits between its preparations and its work, in seconds; meanwhile it is held until
-/// all are as far.
+/// How long each netperf waits between its preparations and its work, in seconds. Meanwhile it is held until
+/// all have got that far.
 const PAUSE: u64 = 1;
-/// How long after the last of them has started and its time is over, all netperfs are taken to be done.
+/// How long after the end of the last one's time all netperfs are assumed to be done.
 const GRACE: Duration = Duration::from_millis(500);
-/// What each netperf is asked to tell.
+/// The output fields that each netperf is asked for.
 const SELECTED: &str = "THROUGHPUT,ELAPSED_TIME,MIN_LATENCY,P50_LATENCY,MEAN_LATENCY,MAX_LATENCY";
 
-/// What one netperf told.
+/// The results of one netperf.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Told {
     /// Transactions per second.
     rate: f64,
     seconds: f64,
-    /// Microseconds.
+    /// Least latency, in microseconds; so are the next three.
     least: f64,
-    /// The median; of all streams together it is not known.
+    /// The median. It is not known for all streams together.
     middle: f64,
     mean: f64,
     greatest: f64,
@@ -85,8 +85,8 @@ struct Told {
 
 /// Runs `streams` netperfs at once against `target` for `seconds` each; `peers` is `lab/peers`.
 ///
-/// All begin together: those that start first would have the machine for themselves and leave it to the last
-/// ones, and the sum of their rates be that of a machine that there is not.
+/// All begin together. Otherwise the first ones would have the machine to themselves at first, and the last
+/// ones at the end, and the sum of their rates would be that of a machine that does not exist.
 ///
 /// A netperf that fails counts as an error and the others go on. Err when none of them ends well.
 pub fn run(
@@ -100,7 +100,7 @@ pub fn run(
     let setting = NONLOCAL_BIND[usize::from(target.is_ipv6())];
     fs::write(setting, "1").map_err(|error| io::Error::new(error.kind(), format!("{setting}: {error}")))?;
     let [server, client] = [words(peers, "netserver")?, words(peers, "netperf")?];
-    // Its children end when their netperf does; all of them with this process.
+    // Its children end with their netperf, and all of them with this process.
     let server =
         Ended(start(&server, &["-D", "-L", control_address(target), "-p", &CONTROL_PORT.to_string()])?);
     wait_for_server(target)?;
@@ -112,7 +112,7 @@ pub fn run(
         clients.push(Ended(start(&client, &arguments)?));
     }
     let missed = together::begin_together(clients.iter().map(|client| &client.0), Duration::from_secs(PAUSE));
-    // A hundred starts cost as much as the work of a second.
+    // Starting a hundred of them costs as much as a second's work.
     let machine_before = measure::machine_time()?;
     thread::sleep(Duration::from_secs(seconds));
     let machine = measure::machine_time()?.saturating_sub(machine_before);
@@ -135,18 +135,18 @@ pub fn run(
     Ok(LoadResult { machine_seconds: Some(machine.as_secs_f64()), ..result })
 }
 
-/// Ends what the children of the netserver `server` wait for: a data connection, which never comes to them.
-/// Each would end by itself, by the alarm it has set, seconds after its netperf is done; here it gets that
+/// Ends the wait of the children of the netserver `server` for a data connection, which never arrives. Each
+/// would end by itself, by the alarm that it has set, seconds after its netperf is done; this sends it that
 /// alarm now.
 ///
-/// One that has not said yet what an alarm is to do to it would be killed, and is left alone.
+/// A child that has not set a handler for the alarm yet would be killed, and is left alone.
 fn end_vain_waits(server: u32) {
     let children = fs::read_to_string(format!("/proc/{server}/task/{server}/children")).unwrap_or_default();
     for child in children.split_ascii_whitespace() {
         let status = fs::read_to_string(format!("/proc/{child}/status")).unwrap_or_default();
         let process = child.parse().ok().and_then(Pid::from_raw).filter(|_| catches_alarms(&status));
         if let Some(process) = process {
-            // It may have ended by itself in between.
+            // It may have ended by itself meanwhile.
             let _ = kill_process(process, Signal::ALARM);
         }
     }
@@ -159,8 +159,8 @@ fn catches_alarms(status: &str) -> bool {
     caught & (1 << (Signal::ALARM.as_raw() - 1)) != 0
 }
 
-/// The words that start a peer without the script in between: a hundred of them would take the load's core
-/// for a second.
+/// The command words that start a peer without the script in between: a hundred scripts would take the load's
+/// core for a second.
 fn words(peers: &str, name: &str) -> io::Result<Vec<String>> {
     let output = Command::new(peers).args(["command", name]).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -180,11 +180,11 @@ fn start(words: &[String], arguments: &[&str]) -> io::Result<Child> {
         .spawn()
 }
 
-/// A child that is killed rather than left behind.
+/// A child process that is killed when dropped.
 struct Ended(Child);
 
 impl Ended {
-    /// What it printed; Err with its complaint when it does not end with 0.
+    /// Its output; Err with its error output if it does not exit with 0.
     fn printed(mut self) -> io::Result<String> {
         let [mut printed, mut complaint] = [String::new(), String::new()];
         if let Some(mut output) = self.0.stdout.take() {
@@ -205,7 +205,7 @@ impl Drop for Ended {
     }
 }
 
-/// Where the netserver is, as it writes addresses: both of netperf's connections are of one version of IP.
+/// The netserver's address in netperf's notation. Both of netperf's connections use the same IP version.
 fn control_address(target: SocketAddr) -> &'static str {
     if target.is_ipv4() { "127.0.0.1,4" } else { "::1,6" }
 }
@@ -270,8 +270,7 @@ fn parse(printed: &str) -> Option<Told> {
     })
 }
 
-/// Rates add up, as netperf's own instructions for many streams have it; the mean is that of all
-/// transactions.
+/// Rates are added, as netperf's own instructions for many streams say; the mean is that of all transactions.
 fn summed_up(told: &[Told], complaints: &[String]) -> io::Result<LoadResult> {
     let complaint = complaints.first().map(|complaint| complaint.trim().to_owned());
     if told.is_empty() {
@@ -287,7 +286,7 @@ fn summed_up(told: &[Told], complaints: &[String]) -> io::Result<LoadResult> {
     let mean = told.iter().map(|one| one.mean * transactions(one)).sum::<f64>() / all;
     let mut result = LoadResult {
         requests: all.round() as u64,
-        // One byte back for each.
+        // Each transaction returns one byte.
         bytes: all.round() as u64,
         seconds: all / rate,
         problem: complaint,

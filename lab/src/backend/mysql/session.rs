@@ -1,4 +1,4 @@
-//! What the canned server remembers of a session, and how it answers commands.
+//! The canned server's session state, and its answers to commands.
 
 use std::rc::Rc;
 
@@ -6,24 +6,25 @@ use crate::packets::{self, Packet, capability, command};
 
 /// The one row: as long as sysbench's column `c`.
 pub const ROW: &[u8] = b"08566691963-88624912351-16662227201-46648573979-64646226163-77505759394-75470094713-41097360717-15161106334-50535565977";
-/// Status: outside an explicit transaction each statement is one.
+/// Status flag: outside an explicit transaction each statement is a transaction of its own.
 pub const AUTOCOMMIT: u16 = 2;
-/// Status: in a transaction.
+/// Status flag: in a transaction.
 const IN_TRANSACTION: u16 = 1;
-/// Status: the packet goes on with what has changed.
+/// Status flag: the packet goes on with the session's changes.
 const STATE_CHANGED: u16 = 0x4000;
-/// What is no variable and asked for beside them: there is no default schema.
+/// An expression that clients ask for beside variables. There is no default schema.
 const SCHEMA: &str = "database()";
-/// What asks for the roles.
+/// The expression that asks for the roles.
 const ROLE: &str = "current_role()";
 /// NULL in a row of text.
 const NULL: u8 = 0xfb;
-/// Where its GTIDs come from.
+/// The source UUID of its GTIDs.
 const SOURCE: &str = "57656972-6c61-4273-8273-0000000000ca";
 
-/// What all sessions share: the canned result by its form.
+/// What all sessions share: the canned result in each form.
 pub struct Answers {
-    /// Up to the row, by whether rows are binary and whether an EOF packet follows the columns.
+    /// The result up to the row, indexed by whether rows are binary and whether an EOF packet follows the
+    /// columns.
     results: [[Vec<u8>; 2]; 2],
 }
 
@@ -42,7 +43,7 @@ impl Answers {
     }
 }
 
-/// What has reached the server, without what the lab and watches of the topology ask.
+/// What has reached the server, apart from queries of the lab and of topology monitors.
 #[derive(Default)]
 pub struct Counted {
     /// Connections with a statement on them.
@@ -51,15 +52,15 @@ pub struct Counted {
     statements: u64,
 }
 
-/// What a client's first packet says.
+/// The content of a client's first packet.
 pub struct Login<'a> {
     pub user: &'a [u8],
-    /// To the nonce.
+    /// The response to the nonce.
     pub answer: &'a [u8],
     pub plugin: &'a [u8],
 }
 
-/// What is reported when it changes.
+/// What is reported if it changes (the session trackers).
 struct Trackers {
     /// Names of variables; `*` is all of them.
     variables: String,
@@ -110,7 +111,7 @@ pub struct Session {
     capabilities: u32,
     status: u16,
     trackers: Trackers,
-    /// Texts of prepared statements, by number from 1 on; none for one that was closed.
+    /// Texts of prepared statements, by number from 1; `None` for one that was closed.
     statements: Vec<Option<Vec<u8>>>,
     /// What the next OK packet reports.
     changes: Vec<u8>,
@@ -130,14 +131,14 @@ impl Session {
         }
     }
 
-    /// Understands a HandshakeResponse41 and keeps its capabilities; `None` when it is none.
+    /// Parses a HandshakeResponse41 and keeps its capabilities; `None` if it is not one.
     pub fn log_in<'a>(&mut self, payload: &'a [u8]) -> Option<Login<'a>> {
         let mut rest = payload;
         self.capabilities = u32::from_le_bytes(packets::take(&mut rest, 4)?.try_into().ok()?);
-        // The longest packet, the character set, and nothing.
+        // The longest packet, the character set and the filler.
         packets::take(&mut rest, 4 + 1 + 23)?;
         let user = packets::take_ended(&mut rest)?;
-        // A length-encoded number as short as the length of an answer is one byte.
+        // The length-encoded length of a response is always one byte.
         let length = usize::from(*packets::take(&mut rest, 1)?.first()?);
         let answer = packets::take(&mut rest, length)?;
         if self.has(capability::CONNECT_WITH_DB) {
@@ -152,7 +153,7 @@ impl Session {
         self.capabilities & capability != 0
     }
 
-    /// As after login.
+    /// Resets the session to its state after login.
     pub fn begin_anew(&mut self) {
         self.status = AUTOCOMMIT;
         self.trackers = Trackers::default();
@@ -160,7 +161,7 @@ impl Session {
         self.changes.clear();
     }
 
-    /// Answers a command that needs no more than the session; false when the connection is over.
+    /// Answers a command that needs only the session; false if the connection is over.
     pub fn answer(
         &mut self,
         command: u8,
@@ -265,7 +266,7 @@ impl Session {
         self.append_end(output, if deprecate_eof { 4 } else { 5 });
     }
 
-    /// What stands behind rows, and answers some commands.
+    /// Appends the packet that ends the rows, which also answers some commands.
     fn append_end(&self, output: &mut Vec<u8>, sequence: u8) {
         if self.has(capability::DEPRECATE_EOF) {
             let [low, high] = self.status.to_le_bytes();
@@ -301,7 +302,7 @@ impl Session {
                     row.push(NULL);
                     continue;
                 }
-                // Read-only is one of them.
+                // This includes `read_only` and `super_read_only`.
                 _ => "0".to_owned(),
             };
             packets::append_string(&mut row, value.as_bytes());
@@ -316,7 +317,7 @@ impl Session {
         self.append_end(output, next.wrapping_add(1));
     }
 
-    /// What a statement that is no SELECT does to the session.
+    /// Notes what a statement other than a SELECT changes in the session.
     fn note(&mut self, word: &[u8], text: &[u8], number: u64) {
         match word.to_ascii_lowercase().as_slice() {
             b"set" => {
@@ -335,7 +336,7 @@ impl Session {
                 if self.status & AUTOCOMMIT == 0 {
                     self.note_transaction(true);
                 } else if self.trackers.gtids && self.status & IN_TRANSACTION == 0 {
-                    // How it is encoded, which is as text.
+                    // The encoding: text.
                     let mut told = vec![0];
                     packets::append_string(&mut told, format!("{SOURCE}:{number}").as_bytes());
                     self.report(3, &told);
@@ -391,7 +392,7 @@ impl Session {
         packets::append_string(&mut self.changes, told);
     }
 
-    /// An OK packet with what has changed.
+    /// Appends an OK packet with the session's changes.
     pub fn append_ok(&mut self, output: &mut Vec<u8>, sequence: u8) {
         let changes = std::mem::take(&mut self.changes);
         let tells = !changes.is_empty() && self.has(capability::SESSION_TRACK);
@@ -454,13 +455,13 @@ fn first_word(text: &[u8]) -> &[u8] {
     &rest[..end]
 }
 
-/// The variables' names of a SELECT that asks for nothing else; `None` for any other.
+/// The names of the variables if a SELECT asks for nothing else; otherwise `None`.
 fn variables(text: &[u8]) -> Option<Vec<String>> {
-    // Almost all SELECTs are left out by this look.
+    // This excludes almost all SELECTs quickly.
     let at = text.windows(2).position(|pair| pair == b"@@")?;
     let text = String::from_utf8_lossy(&text[at..]).to_ascii_lowercase();
     let name = |part: &str| -> Option<String> {
-        // As bytes, whatever character set results are to have.
+        // `binary` means bytes, whatever the character set of results.
         let part = part.trim();
         let part = part.strip_suffix(" as binary)").unwrap_or(part);
         let part = part.strip_prefix("cast(").unwrap_or(part);
@@ -478,8 +479,8 @@ fn variables(text: &[u8]) -> Option<Vec<String>> {
     text.trim_end_matches(';').split(',').map(name).collect()
 }
 
-/// The assignments of a SET of session variables, names in lower case; those of global and of user variables
-/// are none.
+/// The assignments to session variables in a SET, with names in lower case. Global and user variables are
+/// left out.
 fn assignments(text: &str) -> Vec<(String, String)> {
     let Some((_, rest)) = text.trim_end_matches(';').split_once(|letter: char| letter.is_ascii_whitespace())
     else {
