@@ -1,4 +1,4 @@
-//! The verb `load`: a program of its own that is the load of a measurement.
+//! The verb `load`: runs this program as the load of a measurement.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -125,7 +125,7 @@ impl UsersArguments {
     }
 }
 
-/// Does it, and prints its result as JSON.
+/// Runs the load and prints its result as JSON.
 pub fn put(load: &LoadVerb) -> io::Result<()> {
     let say = |result: &load::LoadResult| -> io::Result<()> {
         println!("{}", serde_json::to_string(result)?);

@@ -1,9 +1,9 @@
-//! Weir's lab: measures load balancers side by side on one machine, and holds the servers and loads that
-//! takes.
+//! Weir's lab: measures load balancers side by side on one machine, and contains the servers and loads for
+//! that.
 //!
 //! It knows contenders only by their command lines and configs, never by their code: Weir is measured like
-//! any other. Start reading at [`rounds`]; [`scenario`] and [`contender`] are what it runs, [`runner`] is how
-//! a topology plugs in, [`meter`] and [`statistics`] are what it concludes from, [`report`] is what it says.
+//! any other. Start reading at [`rounds`], the measurement. It runs [`scenario`]s with [`contender`]s; a
+//! [`runner`] knows each topology; [`meter`] and [`statistics`] give the results, and [`report`] shows them.
 #![deny(unsafe_code)]
 
 mod addresses;
@@ -395,14 +395,14 @@ fn measure(arguments: &RunArguments) -> io::Result<ExitCode> {
 const PAGE: &str = "report.html";
 const SAMPLES: &str = "samples.json";
 
-/// Writes page and raw samples to `directory`.
+/// Writes the page and the raw samples to `directory`.
 fn put_down(report: &Report, directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     fs::write(directory.join(SAMPLES), report.json()?)?;
     fs::write(directory.join(PAGE), report.html(SAMPLES))
 }
 
-/// The series and scenarios that are named; all of them when none is. Err names one that there is not.
+/// The series and scenarios that are named, or all if none is. Err names one that does not exist.
 fn choose(
     mut all: Vec<(Series, Vec<Scenario>)>,
     names: &[String],

@@ -1,8 +1,8 @@
-//! What the kernel says a process has used: processor time, memory, and how busy each core was.
+//! What processes have used according to the kernel: processor time, memory, and how busy each core was.
 //!
 //! Everything is read from `/proc`. Processor time comes from `schedstat`, which counts nanoseconds of every
-//! thread; the clock ticks of `stat` are ten milliseconds wide and only tell how that time divides into user
-//! and system.
+//! thread. The clock ticks of `stat` are ten milliseconds long and only show the split into user and system
+//! time.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -77,8 +77,8 @@ pub fn thread_times(processes: &[u32]) -> BTreeMap<u32, Duration> {
     times
 }
 
-/// Processor time of all children of this process that have ended and been waited for. In steps of 10 ms, so
-/// it tells how full a core was, not what a request cost.
+/// Processor time of all children of this process that have ended and been waited for. Its steps are 10 ms,
+/// so it shows how full a core was, not what a request cost.
 pub fn ended_children_time() -> io::Result<Duration> {
     let text = fs::read_to_string("/proc/self/stat")?;
     let ticks = fields_after_name(&text).and_then(|fields| {
@@ -121,9 +121,9 @@ pub fn process_tree(root: u32) -> io::Result<Vec<u32>> {
     Ok(tree)
 }
 
-/// Processor time that all cores together have spent on work of ordinary priority or higher, the kernel's
-/// included, since boot; in steps of 10 ms. Work that was asked to be nice does not count: a build beside a
-/// measurement is.
+/// Processor time that all cores together have spent on work of ordinary or higher priority, including the
+/// kernel's, since boot; in steps of 10 ms. Work with a positive nice value, such as a build beside a
+/// measurement, does not count.
 pub fn machine_time() -> io::Result<Duration> {
     let text = fs::read_to_string("/proc/stat")?;
     parse_machine(&text)

@@ -1,4 +1,4 @@
-//! Reads the kernel's counters on both sides of a load: what the load balancer used, and whether the figures
+//! Reads the kernel's counters before and after a load: what the load balancer used, and whether the figures
 //! can be trusted.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::metric::Metric;
 use crate::process::Placement;
 use crate::sample::Sample;
 
-/// A thread counts as at work when it did at least this share of what the busiest did.
+/// A thread counts as busy if it did at least this share of the busiest one's work.
 const AT_WORK: f64 = 0.1;
 
 /// Counters read before a load.
@@ -50,7 +50,7 @@ impl Meter {
         })
     }
 
-    /// Reads them again and puts what was used into `sample`. `still_running` is a load that has not ended
+    /// Reads them again and records the differences in `sample`. `still_running` is a load that has not ended
     /// yet, whose time is then its own instead of an ended child's.
     pub fn end(
         &self,
@@ -89,7 +89,7 @@ impl Meter {
         Ok(())
     }
 
-    /// Puts the memory in use now into `sample`; `connections` are those that are open.
+    /// Records the memory in use now in `sample`; `connections` are those that are open.
     pub fn end_memory(&self, sample: &mut Sample, connections: u64) {
         let resident = measure::resident_bytes(&self.processes);
         sample.put(Metric::MEMORY, resident as f64);
@@ -103,7 +103,7 @@ impl Meter {
     }
 }
 
-/// How many threads did a fair part of the work between two readings.
+/// Number of threads that did a substantial part of the work between two readings.
 fn at_work(before: &BTreeMap<u32, Duration>, after: &BTreeMap<u32, Duration>) -> usize {
     let used = |(thread, now): (&u32, &Duration)| {
         now.saturating_sub(before.get(thread).copied().unwrap_or_default()).as_secs_f64()

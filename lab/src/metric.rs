@@ -15,7 +15,7 @@ pub enum Direction {
     Lower,
     /// Greater figures are better.
     Higher,
-    /// The figure describes; nobody wins by it.
+    /// The figure only describes; neither is better.
     Neither,
 }
 
@@ -68,7 +68,7 @@ macro_rules! catalogue {
 }
 
 catalogue! {
-    // What the load saw.
+    // As the load measured it.
     RATE, "rate", "requests per second", PerSecond, Higher;
     CONNECTION_RATE, "connection-rate", "connections per second", PerSecond, Higher;
     TRANSACTION_RATE, "transaction-rate", "transactions per second", PerSecond, Higher;
@@ -84,7 +84,7 @@ catalogue! {
     LATENCY_MAX, "latency-max", "greatest latency", Microseconds, Lower;
     REQUESTS, "requests", "requests answered", Count, Neither;
     ERROR_SHARE, "error-share", "errors", Percent, Lower;
-    // What the load balancer used.
+    // Used by the load balancer.
     CPU_PER_REQUEST, "cpu-per-request", "CPU per request", Microseconds, Lower;
     MACHINE_CPU_PER_REQUEST, "machine-cpu-per-request", "CPU of the whole machine per request", Microseconds, Lower;
     MACHINE_CPU_PER_GIGABYTE, "machine-cpu-per-gigabyte", "CPU of the whole machine per GB", SecondsPerGigabyte, Lower;
@@ -92,7 +92,7 @@ catalogue! {
     CPU_SHARE, "cpu-share", "CPU (of one core)", Percent, Neither;
     MEMORY, "memory", "resident memory", Bytes, Lower;
     MEMORY_PER_CONNECTION, "memory-per-connection", "memory per connection", Bytes, Lower;
-    // What tells whether the figures can be trusted.
+    // Shows whether the figures can be trusted.
     LOAD_CPU_SHARE, "load-cpu-share", "CPU of load and backends (of their core)", Percent, Neither;
     LOAD_LATENESS, "load-lateness", "p99 delay of requests in the load generator", Microseconds, Neither;
     WAIT_SHARE, "wait-share", "time waiting for its core", Percent, Neither;
@@ -120,7 +120,7 @@ catalogue! {
     FAILED_READS, "failed-reads", "reads that failed", Count, Lower;
     FAILED_PRIMARY_READS, "failed-primary-reads", "reads from the primary that failed", Count, Lower;
     MISPLACED_WRITES, "misplaced-writes", "writes carried out by another than the primary", Count, Lower;
-    // The guest counts instructions where its clock means nothing.
+    // The guest counts instructions if its clock has no meaning.
     INSTRUCTIONS, "instructions", "instructions per operation", Count, Lower;
 }
 

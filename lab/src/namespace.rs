@@ -1,6 +1,6 @@
 //! Network namespaces without a name.
 //!
-//! Nothing holds one but an open file of the lab and the processes inside, which end with the lab
+//! Only an open file of the lab and the processes inside keep one alive, and these end with the lab
 //! ([`crate::enclosure`]). So however the lab ends, no namespace or device is left behind.
 
 use std::fs::File;
@@ -22,12 +22,12 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes a namespace with its loopback device up and the lab's settings. Needs root. `name` only stands
+    /// Makes a namespace with its loopback device up and the lab's settings. Needs root. `name` is only used
     /// in errors.
     pub fn make(name: &str) -> io::Result<Self> {
         let explain = |problem: String| io::Error::other(format!("network namespace `{name}`: {problem}"));
-        // A process of its own makes it, because a thread that moves cannot be trusted with anything else any
-        // more.
+        // A process of its own makes it, because a thread that has changed its namespace can't be used for
+        // anything else.
         let mut maker = Command::new("unshare")
             .args(["--net", "--", &own_program(), "namespace"])
             .stdin(Stdio::piped())
@@ -40,7 +40,7 @@ impl Namespace {
             BufReader::new(output).read_line(&mut line)?;
         }
         let opened = File::open(format!("/proc/{}/ns/net", maker.id()));
-        // The end of its input lets the maker go; from here on the open file holds the namespace.
+        // The end of its input ends the maker; from here on the open file keeps the namespace.
         let output = maker.wait_with_output()?;
         if line.trim() != READY || !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
@@ -59,8 +59,8 @@ impl Namespace {
         command_inside(&self.path(), program)
     }
 
-    /// Runs `program` inside to its end with `input`, and gives what it printed. Err with what it complained
-    /// about when it does not end with 0.
+    /// Runs `program` inside to its end with `input`, and returns its output. Err, with its error output, if
+    /// it does not exit with 0.
     pub fn run(&self, program: &[String], input: &str) -> io::Result<String> {
         let command = self.command(program);
         let mut child = Command::new(&command[0])
@@ -87,10 +87,10 @@ impl Namespace {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Switches IPv6 on, for devices that come from now on. It is off elsewhere: it sends packets of its own
-    /// accord.
+    /// Switches IPv6 on for devices that are added later. It is off elsewhere because it sends packets by
+    /// itself.
     pub fn enable_ipv6(&self) -> io::Result<()> {
-        // A route to this host is not enough to listen at an address, as it is with IPv4.
+        // Unlike with IPv4, a route to this host is not enough to listen at an address.
         const SETTINGS: [(&str, u8); 6] = [
             ("conf/all/disable_ipv6", 0),
             ("conf/default/disable_ipv6", 0),
@@ -103,17 +103,17 @@ impl Namespace {
         self.run(&["sh", "-e", "-s"].map(str::to_owned), &lines.concat()).map(drop)
     }
 
-    /// Gives `lines`, without their leading `ip`, to ip(8).
+    /// Passes `lines`, which lack their leading `ip`, to ip(8).
     pub fn configure(&self, lines: &[String]) -> io::Result<()> {
         self.run(&["ip", "-batch", "-"].map(str::to_owned), &(lines.join("\n") + "\n")).map(drop)
     }
 }
 
-/// What the maker of a namespace says when it is ready to be held.
+/// What the maker of a namespace prints when the namespace is ready.
 pub const READY: &str = "ready";
 
-/// Settings of these namespaces, beyond those of every private network. The middle one forwards, for
-/// contenders in the kernel. Ports in `TIME_WAIT` are used again after a second: a short connection per
+/// Settings of these namespaces besides those of every private network. The middle one forwards, for
+/// contenders in the kernel. Ports in `TIME_WAIT` are reused after a second: one short connection per
 /// transaction would use up the ports between load balancer and endpoint in seconds.
 const SETTINGS: [(&str, &str); 7] = [
     ("ipv4/ip_forward", "1"),
@@ -125,8 +125,8 @@ const SETTINGS: [(&str, &str); 7] = [
     ("ipv6/conf/default/disable_ipv6", "1"),
 ];
 
-/// Be the maker of a namespace: set up the one this process is in, say so, and wait until it is held by
-/// another.
+/// Runs as the maker of a namespace: sets up the namespace of this process, prints [`READY`], and waits until
+/// another process holds it.
 pub fn hold() -> io::Result<()> {
     enclosure::settle_network(&SETTINGS)?;
     println!("{READY}");

@@ -1,4 +1,4 @@
-//! MySQL's packets, as far as the lab's canned server and its load speak them.
+//! MySQL's packets, as far as the lab's canned server and its load need them.
 //!
 //! Source: MySQL Source Code Documentation, "Client/Server Protocol" (dev.mysql.com/doc/dev/mysql-server),
 //! its pages "MySQL Packets", "Protocol::HandshakeV10", "Protocol::HandshakeResponse41" and "OK_Packet".
@@ -9,23 +9,23 @@ use sha2::{Digest, Sha256};
 pub mod capability {
     /// The client names a database when it logs in.
     pub const CONNECT_WITH_DB: u32 = 1 << 3;
-    /// The protocol since 4.1; nothing older is spoken here.
+    /// The protocol since 4.1, the only one supported here.
     pub const PROTOCOL_41: u32 = 1 << 9;
     /// TLS after an SSLRequest.
     pub const SSL: u32 = 1 << 11;
-    /// Status flags speak of transactions.
+    /// Status flags include transactions.
     pub const TRANSACTIONS: u32 = 1 << 13;
-    /// The answer to the nonce is not the one of before 4.1.
+    /// The response to the nonce is not that of the protocol before 4.1.
     pub const SECURE_CONNECTION: u32 = 1 << 15;
     /// Several statements in one query, and their results.
     pub const MULTI_STATEMENTS: u32 = 1 << 16;
     /// Several results of one query.
     pub const MULTI_RESULTS: u32 = 1 << 17;
-    /// The same of prepared statements.
+    /// Several results of one prepared statement.
     pub const PS_MULTI_RESULTS: u32 = 1 << 18;
-    /// The client says by which plugin it answers the nonce.
+    /// The client names the plugin of its response to the nonce.
     pub const PLUGIN_AUTH: u32 = 1 << 19;
-    /// The client tells what it is.
+    /// The client describes itself.
     pub const CONNECT_ATTRIBUTES: u32 = 1 << 20;
     /// The answer to the nonce begins with its length as a length-encoded number.
     pub const PLUGIN_AUTH_LENENC: u32 = 1 << 21;
@@ -33,7 +33,8 @@ pub mod capability {
     pub const SESSION_TRACK: u32 = 1 << 23;
     /// No EOF packet after the columns, and an OK packet after the rows.
     pub const DEPRECATE_EOF: u32 = 1 << 24;
-    /// What every server and client here has: LONG_PASSWORD, LONG_FLAG and those above that cost nothing.
+    /// The capabilities of every server and client here: LONG_PASSWORD, LONG_FLAG and those above that cost
+    /// nothing.
     pub const USUAL: u32 = 1
         | 1 << 2
         | CONNECT_WITH_DB
@@ -49,17 +50,17 @@ pub mod capability {
 
 /// First bytes of commands.
 pub mod command {
-    /// The end of a connection.
+    /// Ends the connection.
     pub const QUIT: u8 = 0x01;
-    /// Another database.
+    /// Changes the database.
     pub const INIT_DB: u8 = 0x02;
-    /// A statement as text.
+    /// Runs a statement given as text.
     pub const QUERY: u8 = 0x03;
-    /// A line about the server.
+    /// Asks for a line about the server.
     pub const STATISTICS: u8 = 0x09;
-    /// Nothing.
+    /// Does nothing but get an answer.
     pub const PING: u8 = 0x0e;
-    /// Another account on the same connection.
+    /// Changes the account of the connection.
     pub const CHANGE_USER: u8 = 0x11;
     /// Prepares a statement.
     pub const PREPARE: u8 = 0x16;
@@ -69,23 +70,24 @@ pub mod command {
     pub const SEND_LONG_DATA: u8 = 0x18;
     /// Forgets a prepared statement; not answered.
     pub const CLOSE: u8 = 0x19;
-    /// Forgets long data and a cursor of a prepared statement.
+    /// Discards a prepared statement's long data and cursor.
     pub const RESET: u8 = 0x1a;
-    /// Multi-statements on or off.
+    /// Switches multi-statements on or off.
     pub const SET_OPTION: u8 = 0x1b;
-    /// The session as it was after login.
+    /// Resets the session to its state after login.
     pub const RESET_CONNECTION: u8 = 0x1f;
 }
 
-/// The one plugin that is spoken here.
+/// The only authentication plugin that is supported here.
 pub const PLUGIN: &str = "caching_sha2_password";
-/// Nonce and answer are that of `caching_sha2_password`; these follow 0x01 in what comes between.
+/// Second byte of an AuthMoreData packet of `caching_sha2_password` (after 0x01): the fast authentication
+/// succeeded.
 pub const FAST: u8 = 3;
-/// The server has to see the password itself.
+/// The same: the server needs the password itself.
 pub const FULL: u8 = 4;
 /// Length of a nonce (bytes).
 pub const NONCE_BYTES: usize = 20;
-/// Bytes of a packet before its payload.
+/// Length of a packet's header (bytes).
 pub const HEAD_BYTES: usize = 4;
 /// `utf8mb4_0900_ai_ci`.
 pub const UTF8MB4: u8 = 255;
@@ -95,7 +97,7 @@ pub const UTF8MB4: u8 = 255;
 pub struct Packet<'a> {
     /// Its number in the exchange.
     pub sequence: u8,
-    /// What it says.
+    /// Its content.
     pub payload: &'a [u8],
 }
 

@@ -1,8 +1,8 @@
-//! Starting, pinning and ending the processes of a measurement.
+//! Starts, pins and ends the processes of a measurement.
 //!
-//! Every process is started through `weir-lab launch`, which makes itself ready (own session, core, priority,
-//! death with its parent) and then becomes the program. So nothing has to run between fork and exec, and when
-//! the lab is interrupted or killed the kernel ends what it had started.
+//! Every process is started through `weir-lab launch`, which sets itself up (own session, core, priority,
+//! death with its parent) and then becomes the program. So no code has to run between fork and exec, and if
+//! the lab is interrupted or killed the kernel ends everything that it had started.
 
 use std::fs::{self, File};
 use std::io;
@@ -22,17 +22,16 @@ pub struct Placement {
     pub core: Option<usize>,
     /// Its nice value, -20 (first served) to 19. Below zero needs root; without it the value stays as it is.
     pub nice: i32,
-    /// Run it as a real-time process, before everything else on its core whatever that is. Needs root and
-    /// `chrt`.
+    /// Run it as a real-time process, ahead of everything else on its core. Needs root and `chrt`.
     pub realtime: bool,
 }
 
 /// Becomes `program`, placed as told. Returns only when that fails.
 ///
-/// `parent` is the process that asked for it. If that is gone already, nothing is started: the signal for its
-/// death could not arrive any more. `end` is that signal.
+/// `parent` is the process that asked for it. If it is gone already, nothing is started, because the signal
+/// for its death could no longer arrive. `end` is that signal.
 pub fn become_program(placement: Placement, parent: u32, end: Signal, program: &[String]) -> io::Error {
-    // The launcher has no need of the call itself where every Debian has a program that makes it.
+    // The launcher does not make the system call itself, because every Debian has a program for it.
     let before: &[&str] = if placement.realtime { &["chrt", "--rr", "1"] } else { &[] };
     let program: Vec<&str> = before.iter().copied().chain(program.iter().map(String::as_str)).collect();
     let Some((name, arguments)) = program.split_first() else {
@@ -46,8 +45,7 @@ pub fn become_program(placement: Placement, parent: u32, end: Signal, program: &
 }
 
 fn prepare(placement: Placement, parent: u32, end: Signal) -> io::Result<()> {
-    // A session of its own keeps the terminal's ctrl-C away: the lab's death is what ends it, in every case
-    // alike.
+    // A session of its own protects it from the terminal's Ctrl-C: in every case the lab's death ends it.
     rustix::process::setsid()?;
     rustix::process::set_parent_process_death_signal(Some(end))?;
     let parent_now = rustix::process::getppid().map(Pid::as_raw_nonzero);
@@ -60,23 +58,21 @@ fn prepare(placement: Placement, parent: u32, end: Signal) -> io::Result<()> {
         rustix::thread::sched_setaffinity(None, &cores)
             .map_err(|error| io::Error::other(format!("core {core} cannot be used: {error}")))?;
     }
-    // Without root a better priority is refused; the measurement is then only noisier, and the report says
-    // so.
+    // Without root a higher priority is refused; the measurement is then noisier, and the report says so.
     let _ = rustix::process::setpriority_process(None, placement.nice);
-    // Where the kernel groups sessions for scheduling, the value of the group is what counts against other
-    // sessions.
+    // If the kernel groups sessions for scheduling, the group's value is what counts against other sessions.
     let _ = fs::write("/proc/self/autogroup", placement.nice.to_string());
     Ok(())
 }
 
-/// A command to which a program is added, that is killed when this process ends.
+/// A command to which the caller adds a program, which is then killed when this process ends.
 pub fn bound_to_this_one() -> Command {
     let mut command = Command::new(own_program());
     command.args(["launch", "--nice=0", "--kill"]).arg(format!("--parent={}", std::process::id())).arg("--");
     command
 }
 
-/// A path to this program that holds while it runs, even when a build replaces its file meanwhile.
+/// A path to this program that stays valid while it runs, even if a build replaces its file meanwhile.
 pub fn own_program() -> String {
     format!("/proc/{}/exe", std::process::id())
 }
@@ -168,7 +164,7 @@ impl Running {
         let Some(output) = &mut self.child.stdout else {
             return Err(io::Error::other(format!("the output of {} is not piped", self.name)));
         };
-        // Byte by byte: what a buffer took beyond the line would be lost to whoever reads the rest.
+        // Byte by byte: what a buffer read beyond the line would be lost to the reader of the rest.
         let mut byte = [0];
         while byte != *b"\n" {
             if io::Read::read(output, &mut byte)? == 0 {
@@ -195,7 +191,7 @@ impl Running {
     pub fn finish(mut self, deadline: Duration) -> io::Result<String> {
         drop(self.child.stdin.take());
         let output = self.child.stdout.take();
-        // The output is read beside the wait: a full pipe would keep the process from ending.
+        // The output is read during the wait: a full pipe would keep the process from ending.
         let reader = thread::spawn(move || -> io::Result<String> {
             let mut text = String::new();
             if let Some(mut output) = output {
@@ -223,7 +219,7 @@ impl Running {
         Ok(text)
     }
 
-    /// Asks it to end, waits, and then ends by force whatever is left of its session.
+    /// Asks it to end, waits, and then kills whatever is left of its session.
     fn stop(&mut self) {
         const PATIENCE: Duration = Duration::from_secs(3);
         let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) else { return };

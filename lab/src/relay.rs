@@ -1,8 +1,8 @@
-//! The floor: the least a proxy can do. Every byte of a client goes to one backend connection of its own and
-//! back, nothing is looked at.
+//! The lower bound: the least that a proxy can do. Every byte of a client goes to a backend connection of its
+//! own and back, without being looked at.
 //!
 //! One thread, epoll, one receive and one send per message and side. No proxy that terminates TCP with these
-//! calls can cost less, so what a contender takes beyond it is the price of what it does with the bytes.
+//! calls can cost less, so what a contender takes beyond this is the cost of what it does with the bytes.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -14,19 +14,19 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 use crate::backend::listen;
 
-/// Most that is taken from a socket at once.
+/// Most bytes read from a socket at once.
 const PIECE_BYTES: usize = 64 * 1024;
 
 /// One side of a session.
 struct Side {
     socket: OwnedFd,
-    /// Descriptor number of the other side, which is its place in the table.
+    /// Descriptor number of the other side, which is its index in the table.
     other: usize,
-    /// Bytes this socket did not take yet.
+    /// Bytes that this socket has not accepted yet.
     pending: Vec<u8>,
     /// What epoll watches for.
     interest: EventFlags,
-    /// Nothing more comes from this socket.
+    /// Whether this socket has ended.
     finished: bool,
 }
 
@@ -77,7 +77,7 @@ impl Relay {
                 rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, Some(ipproto::TCP))?;
             match rustix::net::connect(&backend, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, backend_port)) {
                 Ok(()) | Err(Errno::INPROGRESS) => {}
-                // Dropping the client's socket tells it.
+                // Dropping the client's socket closes it.
                 Err(_) => continue,
             }
             let (one, other) = (client.as_raw_fd() as usize, backend.as_raw_fd() as usize);
@@ -131,7 +131,7 @@ impl Relay {
         next
     }
 
-    /// The usual case, everything sent, changes nothing that epoll watches and must cost no call.
+    /// In the usual case everything was sent; then epoll's interest does not change and no call is made.
     fn after_send(&mut self, from: usize, to: usize) -> rustix::io::Result<()> {
         if self.sides[to].as_ref().is_some_and(|side| !side.pending.is_empty()) {
             self.watch(from)?;
@@ -140,7 +140,7 @@ impl Relay {
         Ok(())
     }
 
-    /// Passes on that nothing more comes for the socket of `to`; Err when both directions are done.
+    /// Passes the end of the stream on to the socket of `to`. Err if both directions are done.
     fn finish(&mut self, to: usize) -> rustix::io::Result<()> {
         let Some(side) = self.sides[to].as_ref() else { return Ok(()) };
         if side.finished && side.pending.is_empty() {
@@ -153,12 +153,12 @@ impl Relay {
         }
     }
 
-    /// Sends `bytes` to the socket of `key`; what it does not take waits in `pending`.
+    /// Sends `bytes` to the socket of `key`; what it does not accept is kept in `pending`.
     fn send(&mut self, key: usize, bytes: &[u8]) -> rustix::io::Result<()> {
         let Some(side) = self.sides[key].as_mut() else { return Ok(()) };
         let sent = match rustix::net::send(&side.socket, bytes, SendFlags::NOSIGNAL) {
             Ok(sent) => sent,
-            // A backend connection that is still being made takes nothing yet.
+            // A backend connection that is still being established accepts nothing yet.
             Err(Errno::AGAIN | Errno::INTR | Errno::NOTCONN) => 0,
             Err(error) => return Err(error),
         };
@@ -169,8 +169,8 @@ impl Relay {
         if drained && source_finished(self, source) { self.finish(key) } else { Ok(()) }
     }
 
-    /// Lets epoll watch for what the state of `key` calls for: input unless the other side is behind or there
-    /// is no more, room if bytes wait for it.
+    /// Sets epoll's interest for `key`: input unless the other side is behind or the input has ended, and
+    /// room to write if bytes wait for it.
     fn watch(&mut self, key: usize) -> rustix::io::Result<()> {
         let Some(side) = self.sides[key].as_ref() else { return Ok(()) };
         let other_is_behind = self.sides[side.other].as_ref().is_some_and(|other| !other.pending.is_empty());
@@ -239,7 +239,7 @@ mod tests {
         let (mut client, mut backend) = session();
         let sent: Vec<u8> = (0..16_000_000_u32).map(|index| (index / 7) as u8).collect();
         let copy = sent.clone();
-        // More than all buffers on the way hold, and nobody reads until most of it waits.
+        // More than all buffers on the way hold, and nothing is read until most of it waits.
         let writer = thread::spawn(move || {
             backend.write_all(&copy[..1_000_000]).unwrap();
             backend.write_all(&copy[1_000_000..]).unwrap();

@@ -1,8 +1,7 @@
-//! What a run found: raw samples with the circumstances they were taken in, and the comparisons drawn from
-//! them.
+//! The results of a run: raw samples with the circumstances of the measurement, and the comparisons drawn
+//! from them.
 //!
-//! [`Report`] is what is kept as JSON; everything shown is computed from it anew, so a report can be made
-//! again.
+//! [`Report`] is what is kept as JSON. Everything shown is computed from it, so a report can be made again.
 
 mod asked;
 mod chart;
@@ -32,7 +31,7 @@ use crate::statistics::{Ratio, Verdict, ratio_of_medians};
 
 /// The bootstrap's seed. Fixed, so that a report can be made again from its samples.
 const SEED: u64 = 0x5765_6972;
-/// The form of the JSON. Raised when older programs would misread it.
+/// Version of the JSON. Raised if older programs would misread it.
 const FORMAT: u32 = 2;
 
 /// The machine and the settings, for the record.
@@ -47,7 +46,7 @@ pub struct Circumstances {
     pub memory_bytes: u64,
     /// The kernel's version.
     pub kernel: String,
-    /// What new connections get.
+    /// The congestion control of new connections.
     pub congestion_control: String,
     /// Whether the lab had a network of its own.
     pub private_network: bool,
@@ -79,7 +78,7 @@ pub struct Circumstances {
 }
 
 impl Circumstances {
-    /// Takes them down now.
+    /// Records the present circumstances.
     pub fn now(options: &Options, private_network: bool, full: bool) -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let field = |text: &str, name: &str| -> Option<String> {
@@ -119,8 +118,8 @@ impl Circumstances {
     }
 }
 
-/// A word of the lab's own call with an absolute path cut to its last name: a report is read on other
-/// machines.
+/// A word of the lab's command line with an absolute path cut to its last component: a report is read on
+/// other machines.
 fn without_folders(word: &str) -> String {
     let (option, value) = match word.split_once('=') {
         Some((option, value)) if option.starts_with("--") => (format!("{option}="), value),
@@ -136,9 +135,9 @@ fn without_folders(word: &str) -> String {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     format: u32,
-    /// Where and how.
+    /// The circumstances of the run.
     pub circumstances: Circumstances,
-    /// What.
+    /// The results.
     pub series: Vec<SeriesOutcome>,
 }
 
@@ -217,7 +216,7 @@ pub fn compare(one: &Outcome, other: &Outcome, metric: Metric, at: Option<f64>) 
     Some(Comparison { ratio, verdict })
 }
 
-/// Who is compared with the others: the first contender of the list that has samples.
+/// The contender that is compared with the others: the first of the list that has samples.
 pub fn subject(variant: &VariantOutcome) -> Option<&Outcome> {
     variant.outcomes.iter().find(|outcome| !outcome.samples.is_empty())
 }

@@ -1,8 +1,8 @@
-//! The measurement itself: contenders in turn, round after round, so that a slow minute of the machine hits
-//! all alike.
+//! The measurement itself: contenders in turn, round after round, so that a slow minute of the machine
+//! affects all alike.
 //!
 //! Every round visits every point of the sweep, and at each point every contender has its turn (a *cell*).
-//! What a cell does is its runner's business ([`crate::runner`]).
+//! The runner decides what a cell does ([`crate::runner`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -17,11 +17,10 @@ use crate::sample::{Outcome, Participation, Sample};
 use crate::scenario::{self, Asked, Length, Published, Scenario, Series, Setup, Sweep, VariantName};
 use crate::workplace::Workplace;
 
-/// What a turn is expected to take beside its load: the contender starts, and what it did is counted
-/// (seconds).
+/// Expected time of a turn besides its load: starting the contender and reading the counters (seconds).
 const START_SECONDS: u32 = 2;
 
-/// What a run is asked for.
+/// What to run.
 #[derive(Debug, Clone, Default)]
 pub struct Wish {
     /// The full form rather than the short one.
@@ -44,7 +43,7 @@ impl Wish {
         self.only.is_empty() || self.only.iter().any(names)
     }
 
-    /// Err names a contender that was wished for and takes part in nothing, and those that do.
+    /// Err names a requested contender that takes part in nothing, and those that do.
     fn check(&self, all: &[(Series, Vec<Scenario>)]) -> io::Result<()> {
         let mut folders = BTreeSet::new();
         let mut unmet: Vec<&String> = self.only.iter().collect();
@@ -69,7 +68,7 @@ fn folder_of(template: &str) -> &str {
     template.split('/').next().unwrap_or_default()
 }
 
-/// What came of one variant of a scenario.
+/// The results of one variant of a scenario.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VariantOutcome {
     /// Whose settings.
@@ -86,7 +85,7 @@ pub struct VariantOutcome {
     pub outcomes: Vec<Outcome>,
 }
 
-/// What came of one scenario, with what is needed to report it.
+/// The results of one scenario, with what is needed to report them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ScenarioOutcome {
     /// Series and name.
@@ -101,14 +100,14 @@ pub struct ScenarioOutcome {
     pub sweep: Option<Sweep>,
     /// What others measured.
     pub published: Vec<Published>,
-    /// What the first contender is to reach.
+    /// The bounds that the first contender should reach.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub asked: Vec<Asked>,
     /// By variant.
     pub variants: Vec<VariantOutcome>,
 }
 
-/// What came of a series.
+/// The results of a series.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SeriesOutcome {
     /// Where it comes from.
@@ -117,7 +116,7 @@ pub struct SeriesOutcome {
     pub scenarios: Vec<ScenarioOutcome>,
 }
 
-/// One variant of one scenario with everyone who takes part, before it is run.
+/// One variant of one scenario with all its contenders, before it is run.
 struct Plan {
     setup: Setup,
     entrants: Vec<Entrant>,
@@ -141,11 +140,11 @@ impl Plan {
     }
 }
 
-/// Runs `all` one after the other; tells of its progress on standard error, and `so_far` of what was found
-/// after each scenario, so that a run that is interrupted was not in vain.
+/// Runs `all` one after the other. Reports progress on standard error, and passes the results to `so_far`
+/// after each scenario, so that an interrupted run is not lost.
 ///
-/// A contender that does not start is left out of the rest of its variant and its outcome says why. Err only
-/// when the lab itself cannot go on.
+/// A contender that does not start is left out of the rest of its variant; its outcome says why. Err only if
+/// the lab itself can't go on.
 pub fn run(
     all: &[(Series, Vec<Scenario>)],
     wish: &Wish,
@@ -205,7 +204,7 @@ fn plans_of(
     versions: &mut BTreeMap<String, Result<String, String>>,
 ) -> io::Result<Vec<Plan>> {
     let setups = scenario.setups(wish.full)?;
-    // A scenario with one variant takes part whichever is wished for: it has nothing else to offer.
+    // A scenario with only one variant takes part whichever variant is requested.
     let single = setups.len() == 1;
     Ok(setups
         .into_iter()
@@ -215,7 +214,7 @@ fn plans_of(
             length.rounds = wish.rounds.unwrap_or(length.rounds);
             length.seconds = wish.seconds.unwrap_or(length.seconds);
             let entrants = line_up(scenario, &setup, wish, options, workplace, versions);
-            // A runner that lets all contenders go through one event together must know who is left.
+            // A runner that takes all contenders through one event together must know which ones are left.
             setup.entrants.retain(|entrant| {
                 entrants.iter().any(|one| one.plays() && one.outcome.contender == entrant.name)
             });
@@ -224,7 +223,7 @@ fn plans_of(
         .collect())
 }
 
-/// Reads a variant's contenders and asks each for its version, which also shows early who cannot run at all.
+/// Reads a variant's contenders and their versions, which also shows early which ones can't run at all.
 fn line_up(
     scenario: &Scenario,
     setup: &Setup,
@@ -360,7 +359,7 @@ fn run_round(
                     let others = (plan.setup.length.rounds - round) as usize * points + points - index - 1;
                     progress.skip(others, plan.setup.length);
                     entrant.outcome.state = match scenario.not_built.get(&entrant.outcome.contender) {
-                        // Its check was content, but it cannot do it yet.
+                        // Its check accepted the config, but it does not support it yet.
                         Some(reason) if entrant.outcome.samples.is_empty() => Participation::NotBuilt(
                             format!("{reason} (it tried: {})", first_line(&error.to_string())),
                         ),
@@ -384,7 +383,7 @@ struct Progress {
     begin: Instant,
     cells: usize,
     done: usize,
-    /// What all turns are expected to take, and what those that are over were.
+    /// Expected seconds of all turns, and of those that are over.
     seconds: u64,
     seconds_done: u64,
 }
@@ -410,8 +409,8 @@ impl Progress {
         self.seconds -= seconds_of(cells, length);
     }
 
-    /// How long the rest will take when it differs from what was expected as what took `elapsed` did; the
-    /// turn that is just over is one of `length`.
+    /// How long the rest will take if it deviates from the expected time like the part that took `elapsed`;
+    /// the turn that has just ended is one of `length`.
     fn left(&self, elapsed: Duration, length: Length) -> Duration {
         let done = self.seconds_done + seconds_of(1, length);
         elapsed.mul_f64(self.seconds.saturating_sub(done) as f64 / done as f64)

@@ -1,8 +1,8 @@
 //! Runners: each knows one kind of topology, and gives uniform samples from it.
 //!
-//! A runner is made for one variant of one scenario (its backends, namespaces or cluster come up), then asked
-//! for one cell after the other, and taken down by being dropped. What a cell measures is up to it; what it
-//! returns is not.
+//! A runner is created for one variant of one scenario (it starts the backends, namespaces or cluster), then
+//! runs one cell after the other, and dropping it takes everything down. Each runner decides what a cell
+//! measures, but all return the same form.
 
 mod cluster;
 mod guest;
@@ -32,13 +32,13 @@ pub struct Options {
     pub proxy: Placement,
     /// Where load and backends run.
     pub load: Placement,
-    /// Gives the moments of what is done at no fixed time.
+    /// Seed for the times of events that have no fixed time.
     pub seed: u64,
 }
 
 /// One contender's turn at one point in one round.
 pub struct Cell<'a> {
-    /// Whose turn it is.
+    /// The contender.
     pub contender: &'a Contender,
     /// Load and topology.
     pub point: &'a Point,
@@ -48,7 +48,7 @@ pub struct Cell<'a> {
     pub directory: &'a Path,
 }
 
-/// What a turn gave.
+/// The result of a turn.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Turn {
     /// The figures. Round and point are filled in by the caller.
@@ -61,14 +61,14 @@ pub struct Turn {
 pub trait Runner {
     /// Gives one contender its turn: starts it, warms it up, puts the load on, reads the counters, ends it.
     ///
-    /// Err when the contender does not start or the load cannot be put on; the contender is then left out and
-    /// the error, which ends with the last lines of its log, goes into the report. Errors of single requests
-    /// are no Err: they are counted by kind in the sample.
+    /// Err if the contender does not start or the load can't be run; the contender is then left out and the
+    /// error, which ends with the last lines of its log, goes into the report. Errors of single requests are
+    /// not Err: they are counted by kind in the sample.
     fn cell(&mut self, cell: &Cell<'_>) -> io::Result<Turn>;
 }
 
-/// Brings up what the points of `setup` need. Err when this machine cannot do that at all, with what is
-/// missing; the variant is then reported as failed and the others go on.
+/// Starts what the points of `setup` need. Err, with what is missing, if this machine can't do that; the
+/// variant is then reported as failed and the others go on.
 pub fn prepare(setup: &Setup, options: &Options, workplace: &Workplace) -> io::Result<Box<dyn Runner>> {
     let point = setup.points.first().ok_or_else(|| io::Error::other("its sweep has no values"))?;
     match &point.topology {

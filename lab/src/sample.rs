@@ -1,4 +1,4 @@
-//! What one turn of one contender gave, in the same form whatever the scenario.
+//! The results of one turn of one contender, in the same form for all scenarios.
 
 use std::collections::BTreeMap;
 
@@ -36,14 +36,14 @@ impl Sample {
         self.figures.get(&metric).copied()
     }
 
-    /// Puts down a figure; nothing when it is not a number, as a rate over no time is.
+    /// Records a figure, unless it is not a number, such as a rate over no time.
     pub fn put(&mut self, metric: Metric, value: f64) {
         if value.is_finite() {
             self.figures.insert(metric, value);
         }
     }
 
-    /// Takes out what the contender itself has used, where what stands in for a load balancer only sleeps.
+    /// Removes the contender's own usage if its process only sleeps, such as for one in the kernel.
     pub fn forget_the_contender(&mut self) {
         let its_own = [Metric::CPU_PER_REQUEST, Metric::CPU_PER_GIGABYTE, Metric::CPU_SHARE, Metric::MEMORY];
         self.figures.retain(|metric, _| !its_own.contains(metric));
@@ -55,10 +55,10 @@ impl Sample {
     }
 }
 
-/// What became of one contender in one variant of a scenario.
+/// The outcome of one contender in one variant of a scenario.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// What the report calls it; the same in all variants.
+    /// Its name in the report; the same in all variants.
     pub contender: String,
     /// Its config, as folder/template under `lab/contenders`.
     pub template: String,
@@ -73,7 +73,7 @@ pub struct Outcome {
     /// Its config before ports are filled in.
     #[serde(default)]
     pub config: String,
-    /// Whether it is a bound that the others are held against rather than a rival.
+    /// Whether it is a bound for comparison rather than a rival.
     #[serde(default)]
     pub reference: bool,
     /// What its folder says about treating it fairly.
@@ -91,9 +91,9 @@ pub enum Participation {
     /// In every round.
     #[default]
     Ran,
-    /// It cannot do this yet, and says why; not a failure.
+    /// It does not support this yet, with the reason; not a failure.
     NotBuilt(String),
-    /// It did not start, or not any more; with the last lines of its log.
+    /// It failed to start, or later; with the last lines of its log.
     Failed(String),
 }
 
@@ -108,7 +108,7 @@ impl Outcome {
         self.at(at).filter_map(|sample| sample.figure(metric)).collect()
     }
 
-    /// Why it did not take part, or no part any more.
+    /// Why it did not take part, or stopped.
     pub fn failure(&self) -> Option<&str> {
         match &self.state {
             Participation::Failed(reason) => Some(reason),

@@ -1,4 +1,4 @@
-//! Scenarios: what is measured, on whom, under which load, beside which published figures.
+//! Scenarios: what is measured, of which contenders, under which load, beside which published figures.
 //!
 //! A folder of `lab/scenarios/` is a *series* (one published comparison, or the lab's own bench);
 //! `series.toml` says where its figures come from and what is wrong with them. Every other TOML file in it is
@@ -96,7 +96,7 @@ pub struct Sweep {
     pub logarithmic: bool,
     /// Values of the short form.
     pub short: Vec<Value>,
-    /// Values of the full form; those of the short form where none are given.
+    /// Values of the full form; those of the short form if none are given.
     #[serde(default)]
     pub full: Vec<Value>,
 }
@@ -105,9 +105,9 @@ pub struct Sweep {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Published {
-    /// Whose it is: a contender of the scenario, or one that cannot be had.
+    /// The contender that it is about: one of the scenario, or one that can't be had.
     pub contender: String,
-    /// The contender it is told in relation to; the figure is then a ratio, without a unit.
+    /// The contender that it is relative to; the figure is then a ratio, without a unit.
     #[serde(default)]
     pub over: Option<String>,
     /// At which value of the swept parameter; for a ratio without it, the mean over all of them.
@@ -122,29 +122,30 @@ pub struct Published {
     pub note: String,
 }
 
-/// What a contender of a scenario is to reach, alone or beside another one: one bound.
+/// A bound that a contender of a scenario should reach, by itself or relative to another.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Asked {
-    /// Whom it is asked of, as the report calls it: the first one where none is named.
+    /// The contender, as the report calls it; the first one if none is named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub who: Option<String>,
-    /// The other one, as the report calls it. Without another one the bound is one of the figure itself, in
+    /// The other contender, as the report calls it. Without one, the bound applies to the figure itself, in
     /// its unit, and every sample must keep it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<String>,
-    /// In which figure.
+    /// The figure.
     pub measure: Metric,
-    /// The one's figure over the other's: at least this.
+    /// Least ratio of the contender's figure to the other's.
     #[serde(default)]
     pub least: Option<f64>,
-    /// The same: at most this.
+    /// Greatest ratio of the contender's figure to the other's.
     #[serde(default)]
     pub most: Option<f64>,
-    /// The one's figure less the other's: at most this, in the figure's unit.
+    /// Greatest difference of the contender's figure minus the other's, in the figure's unit.
     #[serde(default)]
     pub most_more: Option<f64>,
-    /// A third contender whose figure is taken off both before they are divided: what each adds to it.
+    /// A third contender whose figure is subtracted from both before they are divided: the ratio is of what
+    /// each adds to it.
     #[serde(default)]
     pub beyond: Option<String>,
     /// What a reader must know about it.
@@ -156,7 +157,7 @@ pub struct Asked {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SeriesTable {
-    /// What stands above it.
+    /// Its title.
     pub title: String,
     /// One column each, of the variant with equal settings.
     pub columns: Vec<Column>,
@@ -178,7 +179,7 @@ pub struct Column {
 struct Variant {
     /// What its settings are, for a reader.
     about: String,
-    /// Who takes part, instead of the scenario's own list.
+    /// The contenders, instead of the scenario's own list.
     contenders: Option<Vec<String>>,
     /// Keys that replace those of the scenario's load.
     #[serde(default)]
@@ -189,7 +190,7 @@ struct Variant {
     /// Keys that replace those of the scenario's short form; no rounds leave the variant out of it.
     #[serde(default)]
     short: Table,
-    /// The same of the full form.
+    /// Keys that replace those of the scenario's full form.
     #[serde(default)]
     full: Table,
 }
@@ -208,13 +209,13 @@ pub struct Scenario {
     pub about: String,
     /// What is reported. The first decides who is ahead.
     pub measures: Vec<Metric>,
-    /// Who takes part, as folder/template under `lab/contenders`. The first is compared with the others.
+    /// The contenders, as folder/template under `lab/contenders`. The first is compared with the others.
     #[serde(default)]
     contenders: Vec<String>,
-    /// Those of them that the short form has no time for.
+    /// Contenders that the short form has no time for.
     #[serde(default)]
     full_only: Vec<String>,
-    /// Contenders that cannot do this yet, and why; they are shown as that, not as failures.
+    /// Contenders that do not support this yet, and why; they are shown like that, not as failures.
     #[serde(default)]
     pub not_built: BTreeMap<String, String>,
     topology: Table,
@@ -233,7 +234,7 @@ pub struct Scenario {
     /// What others measured.
     #[serde(default)]
     pub published: Vec<Published>,
-    /// What the first contender is to reach.
+    /// The bounds that the first contender should reach.
     #[serde(default)]
     pub asked: Vec<Asked>,
 }
@@ -265,26 +266,25 @@ pub struct Setup {
     pub variant: VariantName,
     /// What its settings are.
     pub about: String,
-    /// Who takes part.
+    /// The contenders.
     pub entrants: Vec<Entrant>,
-    /// Where the load is put, one after the other in every round.
+    /// The points, which every round visits in this order.
     pub points: Vec<Point>,
     /// How long it takes.
     pub length: Length,
 }
 
-/// Who takes part in a variant.
+/// A contender of a variant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entrant {
-    /// What the report calls it: its folder, or folder/template where the folder takes part more than once.
+    /// Its name in the report: its folder, or folder/template if the folder takes part more than once.
     pub name: String,
     /// Folder/template under `lab/contenders`.
     pub template: String,
 }
 
 impl Scenario {
-    /// The variants it has, in order; `full` chooses the values of the sweep. Err names the key that is
-    /// wrong.
+    /// Its variants, in order; `full` chooses the values of the sweep. Err names the key that is wrong.
     pub fn setups(&self, full: bool) -> io::Result<Vec<Setup>> {
         let only_fair = BTreeMap::from([(VariantName::Fair, Variant::default())]);
         let variants = if self.variants.is_empty() { &only_fair } else { &self.variants };
@@ -373,8 +373,8 @@ fn entrants(templates: &[String]) -> Vec<Entrant> {
         .collect()
 }
 
-/// Reads all series under `directory` with their scenarios, sorted by name. Err names the file that cannot be
-/// understood.
+/// Reads all series under `directory` with their scenarios, sorted by name. Err names the file that can't be
+/// parsed.
 pub fn read_all(directory: &Path) -> io::Result<Vec<(Series, Vec<Scenario>)>> {
     let mut all = Vec::new();
     for folder in sorted(directory)? {
@@ -392,8 +392,7 @@ pub fn read_all(directory: &Path) -> io::Result<Vec<(Series, Vec<Scenario>)>> {
             }
             let mut scenario: Scenario = parse(&path)?;
             scenario.name = format!("{name}/{stem}");
-            // Both forms are understood now, so that a slip in the longer one does not wait for the day it is
-            // run.
+            // Both forms are checked now, so that a mistake in the longer one shows before it is run.
             for full in [false, true] {
                 scenario.setups(full)?;
             }

@@ -1,11 +1,12 @@
-//! The statistics the lab reports: medians, percentiles, spread, and how sure a ratio of two medians is.
+//! The statistics that the lab reports: medians, percentiles, spread, and the confidence of a ratio of two
+//! medians.
 //!
 //! Pure: no clock, no randomness of its own. The bootstrap takes its seed as an argument, so a report can be
 //! made again from its raw samples to the last digit.
 
 use serde::Serialize;
 
-/// What is said of one row of samples. All in the samples' own unit.
+/// The summary of one row of samples, in the samples' unit.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Summary {
     /// Middle value; the mean of the two middle ones for an even count.

@@ -1,5 +1,5 @@
-//! A timer among the descriptors of an epoll, because the timeout of the wait itself is in milliseconds, in
-//! which at 20,000 virtual users twenty requests fall due.
+//! A timer among the descriptors of an epoll. The timeout of the wait itself is in milliseconds, and at
+//! 20,000 virtual users twenty requests fall due in each.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,13 +9,13 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 
 /// A timer that is set to one moment at a time.
 pub struct Timer {
-    /// Readable from the moment on.
+    /// Readable from that moment on.
     pub descriptor: OwnedFd,
     set_to: Option<Instant>,
 }
 
 impl Timer {
-    /// A timer that is not set; it makes the kernel punctual for this thread. Err when the kernel refuses
+    /// A timer that is not set. Also makes the kernel wake this thread punctually. Err if the kernel refuses
     /// either.
     pub fn new() -> io::Result<Self> {
         // The default slack of 50 us would be on the order of what is measured.
@@ -25,7 +25,7 @@ impl Timer {
         Ok(Self { descriptor, set_to: None })
     }
 
-    /// Lets it go off at `moment`, at once if that has passed.
+    /// Sets it to expire at `moment`, or at once if that has passed.
     pub fn set(&mut self, moment: Instant) -> io::Result<()> {
         if self.set_to == Some(moment) {
             return Ok(());
@@ -40,7 +40,7 @@ impl Timer {
         Ok(())
     }
 
-    /// Takes note that it went off, so that its descriptor is not readable any more.
+    /// Clears its expiry, so that its descriptor is no longer readable.
     pub fn take(&mut self) {
         let _ = rustix::io::read(&self.descriptor, &mut [0; 8]);
         self.set_to = None;

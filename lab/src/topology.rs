@@ -1,17 +1,17 @@
-//! Topologies: where clients, load balancer and backends stand, and what runs behind it.
+//! Topologies: where clients, load balancer and backends run, and which backends there are.
 
 use serde::{Deserialize, Serialize};
 
 use crate::addresses::Family;
 use crate::backend::BackendKind;
 
-/// Where everything stands. The kind decides which runner does the work.
+/// Where everything runs. The kind decides which runner does the work.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Topology {
     /// Everything on one loopback device: load and backends on one core, the load balancer on another.
     Loopback {
-        /// What each backend speaks.
+        /// The protocol of each backend.
         backend: BackendKind,
         /// How many there are.
         #[serde(default = "one")]
@@ -23,8 +23,8 @@ pub enum Topology {
     Namespaces(Namespaces),
     /// The same inside a virtual machine whose kernel has what this one lacks.
     Guest {
-        /// One virtual core whose time goes by instructions: one nanosecond for each. Figures then repeat
-        /// whatever else the machine does.
+        /// Whether it has one virtual core whose clock counts instructions, one nanosecond each. Figures then
+        /// repeat whatever else the machine does.
         #[serde(default)]
         instructions: bool,
         /// What is built inside.
@@ -39,29 +39,29 @@ pub struct Namespaces {
     /// Version of IP.
     #[serde(default)]
     pub family: Family,
-    /// Flows of datagrams that are opened before the load and remembered beside it.
+    /// Number of UDP flows that are opened before the load and remembered beside it.
     #[serde(default)]
     pub crowd: u32,
     /// How many endpoints there are behind the load balancer.
     #[serde(default = "three")]
     pub endpoints: u8,
-    /// What each endpoint speaks at port 7000.
+    /// The protocol of each endpoint at port 7000.
     pub backend: BackendKind,
     /// Each endpoint runs an iperf3 server, too.
     #[serde(default)]
     pub iperf3: bool,
-    /// Load balancer on one core, load and endpoints on another; else all go where the scheduler puts them.
+    /// Whether the load balancer has one core, and load and endpoints another; otherwise the scheduler places
+    /// them.
     #[serde(default = "yes")]
     pub pinned: bool,
-    /// How long packets towards the client are held (milliseconds): what netem on the load balancer's device
-    /// does.
+    /// Delay of packets towards the client (milliseconds), as by netem on the load balancer's device.
     #[serde(default)]
     pub delay_ms: f64,
     /// Share of the packets towards the client that is lost (percent).
     #[serde(default)]
     pub loss_percent: f64,
-    /// An emulated or shaped line even where neither delay nor loss is asked for, so that a sweep from 0
-    /// compares alike.
+    /// Whether to use an emulated or shaped line even without delay and loss, so that a sweep from 0 is
+    /// comparable.
     #[serde(default)]
     pub line: bool,
 }

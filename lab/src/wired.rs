@@ -1,4 +1,4 @@
-//! The verbs that have to do with network namespaces and the line between them.
+//! The verbs about network namespaces and the line between them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -207,7 +207,7 @@ pub fn run(verb: Verb) -> io::Result<ExitCode> {
 fn obey_in_guest(lab: PathBuf, weir: &Path) -> io::Result<ExitCode> {
     let mut tools = crate::tools(Some(weir))?;
     tools.peers = lab.join("peers").display().to_string();
-    // With a single core there is nothing to pin.
+    // With a single core nothing is pinned.
     let many = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
     let place = |core| Placement { core: many.then_some(core), nice: -10, realtime: false };
     let options = Options { tools, lab, proxy: place(0), load: place(1), seed: 1 };
@@ -252,7 +252,7 @@ fn link_check(line: &Asked, effort: Effort, json: bool) -> io::Result<ExitCode> 
     let impairer = line.impairer()?;
     let mut lines = line.lines();
     if lines.is_empty() {
-        // Those of the published comparison, after one that does nothing.
+        // Those of the published comparison, after a line without impairment.
         let published = Asked { delay_ms: vec![0.0, 25.0, 50.0], loss_percent: vec![2.0, 4.0], by: None };
         lines = published.lines();
     }
@@ -272,8 +272,8 @@ fn link_check(line: &Asked, effort: Effort, json: bool) -> io::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// The place to work in, inside an enclosure; Err gives the exit code of the enclosed lab, which has done it
-/// all.
+/// The workplace inside an enclosure. The inner Err is the exit code of the enclosed lab, which has done all
+/// the work.
 fn enclosed() -> io::Result<Result<Workplace, ExitCode>> {
     Ok(match enclosure::enter(false)? {
         Enclosure::Ended(code) => Err(code),

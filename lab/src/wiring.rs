@@ -1,5 +1,5 @@
-//! Networks made for a measurement: a client, a load balancer and endpoints behind it, each in a network
-//! namespace of its own.
+//! Creates the networks of a measurement: a client, a load balancer and the endpoints behind it, each in a
+//! network namespace of its own.
 //!
 //! ```text
 //! client 10.77.1.2 ── 10.77.1.1 balancer 10.77.10.1 ── 10.77.10.2 endpoint 0
@@ -9,8 +9,8 @@
 //!
 //! With IPv6 they are fd77:1::2, fd77:1::1, fd77::/120, and fd77:a::1 and fd77:a::2 for endpoint 0.
 //!
-//! Endpoints take packets for the virtual addresses as well, should one reach them: plain routing sends them
-//! there. Nothing of it outlives the lab; see [`crate::namespace`].
+//! Endpoints also accept packets for the virtual addresses: plain routing sends them there. Nothing of this
+//! outlives the lab; see [`crate::namespace`].
 
 use std::io;
 use std::path::Path;
@@ -22,7 +22,7 @@ use crate::link::{self, LinkCounters};
 use crate::namespace::{Namespace, READY};
 use crate::process::{Output, Placement, Running, own_program};
 
-/// More would not fit the numbering of the addresses.
+/// The numbering of the addresses allows no more.
 const MOST_ENDPOINTS: u8 = 200;
 
 /// How the line between client and load balancer is impaired.
@@ -61,14 +61,14 @@ pub struct Wiring {
     pub client: Namespace,
     /// Where the contender runs.
     pub balancer: Namespace,
-    /// What it balances to.
+    /// The endpoints that it balances over.
     pub endpoints: Vec<Namespace>,
     family: Family,
     emulator: Option<Running>,
 }
 
 impl Wiring {
-    /// Makes one with `endpoints` endpoints. The emulator, if there is to be one, runs as placed; its log
+    /// Creates a network with `endpoints` endpoints. The emulator, if one is wanted, runs as placed; its log
     /// goes into `directory`. Takes about 0.1 s.
     pub fn build(
         family: Family,
@@ -103,7 +103,7 @@ impl Wiring {
         Ok(wiring)
     }
 
-    /// Ends the emulator, if there is one, and gives what became of the packets.
+    /// Ends the emulator, if there is one, and returns its counters.
     pub fn finish(mut self) -> io::Result<Option<LinkCounters>> {
         let Some(emulator) = self.emulator.take() else { return Ok(None) };
         let printed = emulator.finish(Duration::from_secs(5))?;
@@ -125,13 +125,12 @@ impl Wiring {
         self.address_client_side(&[])
     }
 
-    /// Addresses and routes of both ends of the device between client and load balancer, which is there
-    /// already.
+    /// Sets the addresses and routes of both ends of the existing device between client and load balancer.
     fn address_client_side(&self, more: &[String]) -> io::Result<()> {
         let device = link::DEVICE;
         let (family, bits, at_once) = (self.family, self.family.bits(), self.family.at_once());
         let (near, far) = (family.balancer(), family.client());
-        // An address of IPv6 that comes before its device is up has no route to a peer.
+        // An IPv6 address that is added before its device is up has no route to a peer.
         let place = |own, peer| match family {
             Family::Ipv4 => format!("{own}/{bits} peer {peer}"),
             Family::Ipv6 => format!("{own}/64"),
@@ -191,14 +190,14 @@ impl Wiring {
         let mut emulator = Running::start("link emulator", placement, &command, &log, Output::Piped)?;
         emulator.expect_line(READY)?;
         self.emulator = Some(emulator);
-        // The queue from which the emulator reads must outlast the moments when it has no processor.
+        // The queue from which the emulator reads must hold out while the emulator has no processor.
         self.address_client_side(&[format!("link set {} txqueuelen 10000", link::DEVICE)])
     }
 
     fn impair_by_netem(&self, impairments: Impairments) -> io::Result<()> {
         for (end, asked) in [(&self.client, impairments.to_balancer), (&self.balancer, impairments.to_client)]
         {
-            // netem decides about what it is handed; without this it would lose trains of segments as one.
+            // netem decides about whole buffers; without this it would lose trains of segments as one.
             end.configure(&[format!("link set {} gso_max_segs 1", link::DEVICE)])?;
             if asked != Impairment::NONE {
                 end.run(&netem_command(link::DEVICE, asked), "")?;
@@ -208,7 +207,7 @@ impl Wiring {
     }
 }
 
-/// The tc(8) command that does to what leaves `device` what `asked` says.
+/// The tc(8) command that impairs what leaves `device` as `asked`.
 fn netem_command(device: &str, asked: Impairment) -> Vec<String> {
     let words = format!(
         "tc qdisc add dev {device} root netem limit {} delay {}us loss {}%",

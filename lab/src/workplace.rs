@@ -1,5 +1,5 @@
-//! The lab's place on this machine: a directory for configs and logs, and a turn among the labs that run on
-//! it.
+//! The lab's workplace on this machine: a directory for configs and logs, and a lock so that only one lab
+//! measures at a time.
 
 use std::fs;
 use std::io;
@@ -26,7 +26,7 @@ impl Workplace {
         Ok(Self(path))
     }
 
-    /// Makes one at `path`, which nobody else uses.
+    /// Makes one at `path`, which nothing else uses.
     pub fn at(path: PathBuf) -> io::Result<Self> {
         fs::create_dir_all(&path)?;
         Ok(Self(path))
@@ -47,11 +47,11 @@ impl Drop for Workplace {
     }
 }
 
-/// Waits until no other lab measures on this machine: two would measure each other. The turn ends when the
-/// file is dropped.
+/// Waits until no other lab measures on this machine, because two would disturb each other. The turn ends
+/// when the file is dropped.
 pub fn wait_for_turn() -> io::Result<fs::File> {
     let path = std::env::temp_dir().join("weir-lab.lock");
-    // A file that another user made can be opened for reading only, which is enough to wait on it.
+    // A file that another user made can be opened only for reading, which is enough to wait for its lock.
     let file = match fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => fs::File::open(&path)?,
         opened => opened?,

@@ -75,7 +75,7 @@ struct Told {
     /// Transactions per second.
     rate: f64,
     seconds: f64,
-    /// Least latency, in microseconds; so are the next three.
+    /// The least latency. All latencies are in microseconds.
     least: f64,
     /// The median. It is not known for all streams together.
     middle: f64,

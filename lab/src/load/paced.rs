@@ -1,8 +1,8 @@
-//! HTTP/1.1 requests at a fixed rate, whatever the answers do (an open loop).
+//! HTTP/1.1 requests at a fixed rate, independent of the answers (an open loop).
 //!
 //! Each request has a time at which it is due, and its latency counts from then, even if it had to wait for a
-//! connection. So a load balancer that stalls is charged for every request that fell due meanwhile, which a
-//! closed loop, that stops asking, hides ("coordinated omission", Tene, 2013).
+//! connection. So a load balancer that stalls is charged for every request that fell due meanwhile. A closed
+//! loop stops asking and hides this ("coordinated omission", Tene, 2013).
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -23,21 +23,21 @@ const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: lab\r\n\r\n";
 const BODY_BYTES: u64 = 13;
 /// Marks the timer among the events.
 const TIMER: u64 = u64::MAX;
-/// How long answers are waited for after the last request.
+/// How long to wait for answers after the last request.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 struct Connection {
     stream: TcpStream,
     answer: Vec<u8>,
-    /// When the request it is busy with was due.
+    /// When its current request was due.
     due: Instant,
 }
 
 struct Paced {
     connections: Vec<Connection>,
-    /// Places of connections that wait for work; the one that waited longest comes first.
+    /// Indexes of idle connections; the one that has waited longest comes first.
     free: VecDeque<usize>,
-    /// When requests were due that no connection was free for.
+    /// Due times of requests for which no connection was free.
     late: VecDeque<Instant>,
     latencies_us: Vec<u32>,
     result: LoadResult,
@@ -97,7 +97,7 @@ pub fn run(target: SocketAddr, connections: u32, rate: u32, duration: Duration) 
 
 /// A timer that can be read every `step`.
 ///
-/// The timeout of the wait itself would not do: it is in milliseconds, ten requests long.
+/// The timeout of the wait itself is too coarse: its unit is a millisecond, in which ten requests fall due.
 fn ticking(step: Duration) -> io::Result<OwnedFd> {
     // The default slack of 50 us would be half the time between two requests.
     rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))?;
@@ -130,7 +130,7 @@ impl Paced {
         Ok(paced)
     }
 
-    /// Sends the request that was due at `due`, or lets it wait for a connection.
+    /// Sends the request that was due at `due`, or queues it for a connection.
     fn ask(&mut self, due: Instant) -> io::Result<()> {
         let Some(place) = self.free.pop_front() else {
             self.late.push_back(due);
@@ -141,7 +141,7 @@ impl Paced {
         connection.stream.write_all(REQUEST)
     }
 
-    /// Takes what has come for the connection at `place`; whether that made an answer whole.
+    /// Handles what the connection at `place` received. Returns whether that completed an answer.
     fn receive(&mut self, place: usize) -> io::Result<bool> {
         let connection = &mut self.connections[place];
         let mut piece = [0; 4096];

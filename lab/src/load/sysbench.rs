@@ -13,7 +13,7 @@ use crate::metric::Metric;
 /// Rows of its table.
 const ROWS: u32 = 10_000;
 
-/// What it is to do.
+/// A workload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Work {
@@ -34,8 +34,8 @@ fn point_select() -> String {
     "oltp_point_select".to_owned()
 }
 
-/// The files that it reads from its working directory once it is to speak TLS, and how a member calls them.
-/// It wants a client's certificate, which nobody asks it for.
+/// The files that sysbench reads from its working directory for TLS, and their names at a member. It requires
+/// a client certificate, although no server asks for one.
 pub const TLS_FILES: [(&str, &str); 3] =
     [("cacert.pem", "ca.pem"), ("client-cert.pem", "client-cert.pem"), ("client-key.pem", "client-key.pem")];
 
@@ -76,10 +76,10 @@ pub fn command(tools: &Tools, target: SocketAddr, seconds: u32, work: &Work) -> 
     command
 }
 
-/// Understands what a run printed. Err quotes it when a figure is missing.
+/// Parses the output of a run. Err quotes it if a figure is missing.
 ///
-/// Requests are queries. Its 95th percentile is its own, to a bucket of its histogram; median and 99th
-/// percentile are read from the same histogram.
+/// Requests are queries. The 95th percentile is sysbench's own, accurate to a bucket of its histogram; the
+/// median and 99th percentile are read from the same histogram.
 pub fn parse(printed: &str) -> io::Result<LoadResult> {
     parse_figures(printed).ok_or_else(|| {
         io::Error::other(format!("sysbench printed no result where one was expected:\n{printed}"))

@@ -1,5 +1,5 @@
-//! Processes that are to begin at the same moment, though starting one takes as long as the load of those
-//! before it leaves it.
+//! Makes processes begin at the same moment, although starting one takes longer the more load the earlier
+//! ones make.
 
 use std::fs;
 use std::process::Child;
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Longest time that all may take until they sleep.
+/// Longest time that all may take to reach their sleep.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How often those that do not sleep yet are looked at.
+/// How often processes that do not sleep yet are checked.
 const INTERVAL: Duration = Duration::from_millis(2);
 
-/// Waits until each of `children` sleeps before its work, for `pause`, as it was told; stops it there, and
-/// lets all go on once the last one's pause is over. Gives how many had not come to their sleep in 20 s; one
-/// that ends before is not waited for.
+/// Waits until each of `children` sleeps for `pause` before its work, as it was told to. Stops it there, and
+/// lets all continue once the last one's pause is over. Returns how many had not reached their sleep after 20
+/// s; a child that ends before is not waited for.
 pub fn begin_together<'a>(children: impl Iterator<Item = &'a Child>, pause: Duration) -> usize {
     let mut awaited: Vec<Pid> =
         children.filter_map(|child| Pid::from_raw(i32::try_from(child.id()).ok()?)).collect();
@@ -23,12 +23,13 @@ pub fn begin_together<'a>(children: impl Iterator<Item = &'a Child>, pause: Dura
     let begin = Instant::now();
     while !awaited.is_empty() && begin.elapsed() < PATIENCE {
         let (asleep, awake): (Vec<Pid>, Vec<Pid>) = awaited.into_iter().partition(|one| sleeps(*one));
-        // Nobody has asked yet how those ended that did: their numbers are nobody else's.
+        // Children that ended have not been reaped yet, so no other process has their ids.
         held.extend(asleep.into_iter().filter(|one| kill_process(*one, Signal::STOP).is_ok()));
         awaited = awake.into_iter().filter(|one| !has_ended(*one)).collect();
         thread::sleep(INTERVAL);
     }
-    // A sleep goes on while its process is stopped; whoever continues behind its end works at once.
+    // Sleep time passes while a process is stopped; a process that continues after its end begins to work at
+    // once.
     thread::sleep(pause);
     for one in &held {
         let _ = kill_process(*one, Signal::CONT);
@@ -36,7 +37,7 @@ pub fn begin_together<'a>(children: impl Iterator<Item = &'a Child>, pause: Dura
     awaited.len()
 }
 
-/// Whether the process waits in the kernel's `nanosleep`, for which `sleep` of the C library stands.
+/// Whether the process waits in the kernel's `nanosleep`, which `sleep` of the C library calls.
 fn sleeps(process: Pid) -> bool {
     let place = fs::read_to_string(format!("/proc/{}/wchan", process.as_raw_nonzero()));
     place.is_ok_and(|place| place.contains("nanosleep"))

@@ -1,9 +1,10 @@
-//! Virtual users: each asks, waits for the whole answer, rests, and asks again on its own connection.
+//! Virtual users: each sends a request, waits for the whole answer, pauses, and repeats on its own
+//! connection.
 //!
-//! The user model is k6's (`stages` of the `ramping-vus` executor, `http.get` and `sleep`), in some hundred
-//! bytes a user instead of k6's hundred kilobytes and in a few microseconds a request instead of its hundred.
-//! So it goes on where k6 needs more memory, descriptors or processor time than the machine has.
-//! `weir-lab cross-check` shows both side by side where both run.
+//! The user model is k6's (`stages` of the `ramping-vus` executor, `http.get` and `sleep`), but a user takes
+//! some hundred bytes instead of k6's hundred kilobytes, and a request a few microseconds instead of its
+//! hundred. So it still works where k6 needs more memory, descriptors or processor time than the machine has.
+//! `weir-lab cross-check` compares both where both run.
 
 mod answer;
 mod engine;
@@ -24,17 +25,16 @@ use plan::Plan;
 
 /// What a user asks for.
 const PATH: &str = "/";
-/// How long answers are waited for after the end; k6's `gracefulStop` is the same.
+/// How long to wait for answers after the end; the same as k6's `gracefulStop`.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A part that is ready says so, and begins when it is told.
+/// A part prints this when it is ready, and begins when it is told to.
 const READY: &str = "ready";
 const GO: &str = "go";
 
-/// Lets the users of `plan` loose on `targets`, one on each in turn, split over as many processes as this
-/// one's limit of descriptors asks for.
+/// Runs the users of `plan` against `targets`, one on each in turn, split over as many processes as this
+/// process's descriptor limit requires.
 ///
-/// Err when a process cannot be started or the kernel refuses an epoll; requests that go wrong are counted by
-/// kind.
+/// Err if a process can't be started or the kernel refuses an epoll. Requests that fail are counted by kind.
 pub fn run(targets: &[SocketAddr], plan: &Plan) -> io::Result<LoadResult> {
     let parts = plan::processes(plan.users, descriptor_limit());
     let (tally, seconds) = if parts == 1 {
@@ -48,13 +48,13 @@ pub fn run(targets: &[SocketAddr], plan: &Plan) -> io::Result<LoadResult> {
     Ok(result(tally, seconds.max(plan.end())))
 }
 
-/// Plays part `part` of `parts` once told to on standard input, and prints its tally.
+/// Runs part `part` of `parts` once told to on standard input, and prints its tally.
 pub fn run_part(targets: &[SocketAddr], plan: &Plan, part: u32, parts: u32) -> io::Result<()> {
-    // Whoever started this part may be killed; then nobody is left to read what it finds.
+    // The parent may be killed; then nothing would read the results.
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
     descriptor_limit();
     let begins: Vec<Duration> = plan.begins(part, parts).collect();
-    // Not `println!`, which would panic when whoever started this part is gone.
+    // Not `println!`, which would panic if the parent is gone.
     let mut output = io::stdout();
     writeln!(output, "{READY}")?;
     let mut line = String::new();
@@ -73,7 +73,7 @@ fn play(targets: &[SocketAddr], plan: &Plan, begins: &[Duration], start: Instant
     Engine::new(targets, request.as_bytes(), plan.pause, PATIENCE)?.run(begins, start, plan.end())
 }
 
-/// A process that plays part of the users. Ended when dropped.
+/// A process that runs part of the users. Ended when dropped.
 struct Part {
     child: Child,
     input: ChildStdin,
@@ -135,7 +135,7 @@ fn play_split(targets: &[SocketAddr], plan: &Plan, parts: u32) -> io::Result<(Ta
     Ok((tally, start.elapsed()))
 }
 
-/// This program's arguments that make it play `plan` on `targets`.
+/// This program's arguments that make it run `plan` against `targets`.
 pub fn arguments(targets: &[SocketAddr], plan: &Plan) -> Vec<String> {
     let targets: Vec<String> = targets.iter().map(SocketAddr::to_string).collect();
     vec![
@@ -167,12 +167,12 @@ fn result(tally: Tally, seconds: Duration) -> LoadResult {
     result
 }
 
-/// Each value as often as it was counted.
+/// Lists each value as often as it was counted.
 fn listed(counts: &Counts) -> Vec<u32> {
     counts.iter().flat_map(|(value, count)| std::iter::repeat_n(*value, *count as usize)).collect()
 }
 
-/// Raises this process's limit of descriptors as far as it may, and gives it.
+/// Raises this process's descriptor limit as far as allowed, and returns it.
 pub fn descriptor_limit() -> u64 {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };

@@ -1,4 +1,4 @@
-//! What contenders were to reach and what they reached, and the figures of a series side by side.
+//! The bounds that contenders should reach and what they reached, and the figures of a series side by side.
 
 use super::number::{plain, ratio};
 use super::{aligned, compare};
@@ -8,17 +8,17 @@ use crate::sample::Outcome;
 use crate::scenario::{Asked, SeriesTable, VariantName};
 use crate::statistics::median;
 
-/// A bound beside what was found.
+/// A bound and the result.
 struct Finding {
-    /// As a reader asks for it.
+    /// The bound as shown to a reader.
     asked: String,
-    /// As it is shown.
+    /// The result as shown.
     found: String,
     is_met: bool,
 }
 
-/// The bounds of `scenario` as they stand in `variant`, as a table; empty when there are none that all they
-/// name took part in.
+/// The bounds of `scenario` in `variant`, as a table. Empty if there is no bound all of whose contenders took
+/// part.
 pub fn table(scenario: &ScenarioOutcome, variant: &VariantOutcome) -> String {
     let named = |name: &String| variant.outcomes.iter().find(|outcome| outcome.contender == *name);
     let head = ["asked of", "figure", "asked", "found", ""];
@@ -50,7 +50,7 @@ pub fn table(scenario: &ScenarioOutcome, variant: &VariantOutcome) -> String {
     format!("\n{}", aligned(&rows))
 }
 
-/// A bound that every sample is to keep by itself.
+/// A bound that every sample must keep.
 fn alone(asked: &Asked, one: &Outcome, at: Option<f64>) -> Option<Finding> {
     let figures = one.figures(asked.measure, at);
     let middle = median(&figures)?;
@@ -72,7 +72,7 @@ fn alone(asked: &Asked, one: &Outcome, at: Option<f64>) -> Option<Finding> {
     })
 }
 
-/// A bound on the figure of the one over that of the other.
+/// A bound on one contender's figure divided by the other's.
 fn beside(
     asked: &Asked,
     [one, other]: [&Outcome; 2],

@@ -1,12 +1,13 @@
 //! Charts as inline SVG, drawn by hand: bars with their spread for one point, lines with theirs for a sweep.
 //!
-//! Colours and type come from the page's style sheet by class, so that one drawing serves light and dark.
+//! Colours and fonts come from the page's style sheet by class, so that one drawing serves light and dark
+//! themes.
 
 use std::fmt::Write as _;
 
 use super::number::plain;
 
-/// What a chart says of one contender.
+/// One contender in a chart.
 #[derive(Debug, Clone, Default)]
 pub struct Row {
     /// Its name as a reader sees it.
@@ -15,7 +16,7 @@ pub struct Row {
     pub colour: usize,
     /// Its marks, in the order of the points.
     pub marks: Vec<Mark>,
-    /// What others published of it: (x, y).
+    /// Published figures: (x, y).
     pub published: Vec<(f64, f64)>,
 }
 
@@ -35,13 +36,13 @@ pub struct Mark {
 /// An axis of a line chart.
 #[derive(Debug, Clone, Copy)]
 pub struct Axis<'a> {
-    /// What stands beside it.
+    /// Its title.
     pub title: &'a str,
-    /// Whether steps are factors.
+    /// Whether it is logarithmic.
     pub logarithmic: bool,
 }
 
-/// Text as it may stand in HTML.
+/// Escapes text for HTML.
 pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -48,7 +48,7 @@ pub fn of(report: &Report, samples: &str) -> String {
 /// Day and time in UTC, as `2026-11-22 01:30 UTC`.
 fn date(unix_time_seconds: u64) -> String {
     let (days, rest) = (unix_time_seconds / 86_400, unix_time_seconds % 86_400);
-    // Counted in years that begin in March, so that the leap day comes last (Hinnant, 2013).
+    // Years begin in March here, so that the leap day comes last (Hinnant, 2013).
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -156,7 +156,7 @@ fn chip(standing: &Standing, against: &Against) -> String {
     )
 }
 
-/// Where Weir is behind, by any figure.
+/// The list of scenarios in which Weir is behind, by any figure.
 fn behind(losses: &[Loss]) -> String {
     if losses.is_empty() {
         return "<p>There is no figure by which this run shows Weir behind a rival.</p>\n".to_owned();
@@ -185,7 +185,7 @@ fn behind(losses: &[Loss]) -> String {
     text
 }
 
-/// The name under which a scenario is found in the page.
+/// The anchor of a scenario in the page.
 fn anchor(scenario: &str) -> String {
     escaped(&scenario.replace('/', "-"))
 }

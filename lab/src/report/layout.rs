@@ -1,16 +1,16 @@
-//! How the raw samples stand in their file: a sample a line, so that a file of thousands can be read, and two
-//! of them compared.
+//! The layout of the raw samples' file: one sample per line, so that a file of thousands can be read, and two
+//! files can be compared.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter};
 
-/// Objects and arrays within this many others are spread over lines; those further in, which are the samples,
-/// have one each.
+/// Objects and arrays nested in fewer than this many others are spread over lines; deeper ones, which are the
+/// samples, have one line each.
 const SPREAD: usize = 10;
 
-/// `value` as JSON. Err when it can't be that, which only a defect can cause.
+/// `value` as JSON. Err if it can't be written as JSON, which only a defect can cause.
 pub fn of(value: &impl Serialize) -> io::Result<String> {
     let mut text = Vec::new();
     let layout = Layout { depth: 0, spread: PrettyFormatter::new(), dense: CompactFormatter };
@@ -25,7 +25,7 @@ struct Layout {
     dense: CompactFormatter,
 }
 
-/// Methods that do as the layout of the present depth does.
+/// Methods that delegate to the layout of the current depth.
 macro_rules! by_depth {
     ($($name:ident($($argument:ident: $kind:ty),*) $(before $before:expr)? $(, after $after:expr)?;)*) => {$(
         fn $name<W: ?Sized + Write>(&mut self, writer: &mut W $(, $argument: $kind)*) -> io::Result<()> {

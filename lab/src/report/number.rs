@@ -3,7 +3,7 @@
 use crate::metric::{Metric, Unit};
 use crate::rounds::VariantOutcome;
 
-/// A number with as many digits as its size is worth, long ones grouped: `0.126`, `12.35`, `52 981`.
+/// A number with as many digits as are significant, long ones grouped: `0.126`, `12.35`, `52 981`.
 pub fn plain(value: f64) -> String {
     let decimals = match value.abs() {
         size if size == size.trunc() && size < 1e6 => 0,
@@ -44,7 +44,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// One that suits all figures of `metric` in `variants`, and `others` beside them.
+    /// A scale that suits all figures of `metric` in `variants`, and `others`.
     pub fn of(metric: Metric, variants: &[&VariantOutcome], others: impl Iterator<Item = f64>) -> Self {
         let samples =
             variants.iter().flat_map(|variant| &variant.outcomes).flat_map(|outcome| &outcome.samples);

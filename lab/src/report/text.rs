@@ -144,7 +144,7 @@ fn comparisons(scenario: &ScenarioOutcome, variant: &VariantOutcome) -> String {
     if rows.len() == 1 { String::new() } else { format!("\n{}", aligned(&rows)) }
 }
 
-/// A bound gets no verdict: nobody is behind for not being ahead of what cannot be beaten.
+/// A reference gets no verdict: no contender counts as behind one that can't be beaten.
 fn told(found: Comparison, reference: bool) -> String {
     let it = found.ratio;
     let verdict = match found.verdict {

@@ -1,9 +1,9 @@
-//! Before a real InnoDB Cluster: sysbench through one contender after the other, and failover steps that all
-//! of them go through together.
+//! Measures in front of a real InnoDB Cluster: sysbench through one contender after the other, and failover
+//! steps that all contenders go through together.
 //!
-//! Nothing is pinned here. On the two cores that most machines have at least, three database members and
-//! their load on one core would be the limit for every load balancer alike; sharing both, who uses less
-//! leaves more to the database.
+//! Nothing is pinned here. Most machines have at least two cores; three database members and their load on
+//! one of them would be the limit for every load balancer alike. If all share both, a load balancer that uses
+//! less leaves more to the database.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -32,10 +32,10 @@ use crate::sample::Sample;
 use crate::scenario::{Setup, VariantName};
 use crate::workplace::Workplace;
 
-/// How often sysbench is started for one turn where connections break off as they are opened: Router does
-/// that over TLS with some of many that libmariadb opens at once.
+/// How often sysbench is started for one turn if connections break off while they are opened: over TLS,
+/// Router does that to some of many that libmariadb opens at once.
 const TRIES: u32 = 12;
-/// What it says then.
+/// sysbench's error message in that case.
 const NOT_CONNECTED: &str = "unable to connect";
 
 /// The runner of [`crate::topology::Topology::Cluster`].
@@ -46,7 +46,7 @@ pub struct Cluster {
     workers: usize,
     /// How many failover steps there were.
     steps: u64,
-    /// Turns of the last step that were not asked for yet, by contender.
+    /// Turns of the last step that have not been handed out yet, by contender.
     turns: BTreeMap<String, Result<Turn, String>>,
 }
 
@@ -63,13 +63,13 @@ struct Seated {
 }
 
 impl Cluster {
-    /// Takes the cluster of this run, or brings it up. Err when a program or memory for it is missing.
+    /// Uses the cluster of this run, or starts it. Err if a program or memory for it is missing.
     pub fn new(setup: &Setup, options: &Options, workplace: &Workplace) -> io::Result<Self> {
         let unpinned = |placement: Placement| Placement { core: None, ..placement };
         let options =
             Options { proxy: unpinned(options.proxy), load: unpinned(options.load), ..options.clone() };
         let standing = cluster::standing(&options.tools, options.load, workplace)?;
-        // One that cannot be read fails in its own turn.
+        // A contender that can't be read fails in its own turn.
         let entrants = setup
             .entrants
             .iter()
@@ -89,7 +89,7 @@ impl Cluster {
         let mut seat = Seat::on_loopback(members)?;
         let read = on_loopback(free_port()?);
         let password_file = directory.join("password");
-        // Others may read it nowhere, or it is refused.
+        // The file is refused unless only its owner may read it.
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&password_file)?;
         (&file).write_all(PASSWORD.as_bytes())?;
         let certificates = standing.group.members[0].data();
@@ -179,7 +179,7 @@ impl Cluster {
             let said = complaint.rsplit("FATAL: ").next().unwrap_or_default().to_owned();
             format!("Not all connections came about, and sysbench was started again: {said}.")
         }));
-        // All share the cores here, so waiting for one is part of the figures and no disturbance.
+        // All share the cores here, so waiting for a core is part of the figures and not interference.
         sample.figures.remove(&Metric::WAIT_SHARE);
         if seated.is_direct {
             sample.forget_the_contender();
@@ -190,8 +190,8 @@ impl Cluster {
         Ok(Turn { sample, commands: vec![seated.command, command(cell.length.seconds)?] })
     }
 
-    /// The beginning of a command that runs where sysbench finds the certificates it wants; makes that place
-    /// in `directory`.
+    /// The beginning of a command that runs in a directory with the certificates that sysbench needs; creates
+    /// it in `directory`.
     fn beside_certificates(&self, directory: &Path) -> io::Result<Vec<String>> {
         let place = directory.join("certificates");
         if !place.exists() {
@@ -204,8 +204,8 @@ impl Cluster {
         Ok(vec!["env".to_owned(), format!("--chdir={}", place.display())])
     }
 
-    /// How many statements clients have sent the members since they started. Preparing one counts, closing it
-    /// and pings do not, nor does what a member applies of what another has executed.
+    /// Number of statements that clients have sent to the members since they started. Preparing a statement
+    /// counts; closing one and pings do not, nor does what a member applies of another's transactions.
     fn statements(&self) -> io::Result<u64> {
         const ASKED: &str = "SELECT CAST(SUM(VARIABLE_VALUE) AS UNSIGNED) \
             FROM performance_schema.global_status WHERE VARIABLE_NAME IN ('Questions', 'Com_stmt_prepare')";
@@ -213,9 +213,9 @@ impl Cluster {
         standing.group.members.iter().map(|member| member.value::<u64>(ASKED)).sum()
     }
 
-    /// All contenders through one failover step; their turns are handed out as they are asked for.
+    /// Takes all contenders through one failover step; their turns are handed out when they are asked for.
     fn step(&mut self, victim: Victim, departure: Departure, directory: &Path) -> io::Result<()> {
-        // They all know member 1 as the primary when they start.
+        // All contenders see member 1 as the primary when they start.
         self.standing.borrow().group.restore()?;
         self.turns.clear();
         self.steps += 1;
@@ -248,7 +248,7 @@ impl Cluster {
                 }
             }
             Err(error) => {
-                // The cluster is in no state to go on with; the next variant gets a new one.
+                // The cluster can't be used any more; the next variant gets a new one.
                 cluster::let_go();
                 for one in seated {
                     self.turns.insert(one.name, Err(format!("the cluster did not recover: {error}")));
@@ -260,7 +260,7 @@ impl Cluster {
 }
 
 impl Seated {
-    /// What it says itself of the step; `None` when it tells of no failovers at all, or of none from this
+    /// What the contender itself reports about the step; `None` if it reports no failovers, or none from this
     /// member.
     fn receipt(&self, victim: Victim) -> io::Result<Option<Receipt>> {
         let Some(path) = &self.receipts else { return Ok(None) };
@@ -268,8 +268,8 @@ impl Seated {
     }
 }
 
-/// How much later than it could a step begins: below a second, by the seed of the run and the step's number
-/// (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014).
+/// An additional delay before a step: below a second, from the seed of the run and the step's number (Steele,
+/// Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014).
 fn delay(seed: u64, step: u64) -> Duration {
     let mixed = seed.wrapping_add(step.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -312,7 +312,7 @@ fn put_load(
     load.result(&printed)
 }
 
-/// What sysbench said first: each of its threads says the same.
+/// sysbench's first error message: each of its threads prints the same.
 fn first_complaint(error: &io::Error) -> io::Error {
     let said = error.to_string();
     let complaints: Vec<&str> = said.lines().filter(|line| line.starts_with("FATAL: ")).take(2).collect();
@@ -323,7 +323,7 @@ fn target(seated: &Seated, victim: Victim) -> Target {
     let members = &seated.seat.backends;
     let (write, read) = if seated.is_direct {
         let ports = members.iter().map(SocketAddr::port).collect();
-        // On members that nothing happens to: what a reader behind a load balancer could have had.
+        // On unaffected members: what a reader behind a load balancer could have had.
         let mut others = members.clone();
         others.remove(victim.index());
         let readers = std::array::from_fn(|reader| Route::Port(others[reader % others.len()].port()));
@@ -390,8 +390,8 @@ fn sample_of(experience: &Experience, times: &Times, victim: Victim) -> Sample {
     sample
 }
 
-/// Puts down what a load balancer says itself, beside the outside clock. Its own times are to the
-/// millisecond, and it may be ahead of a clock that is wrong by the time of one write.
+/// Records a load balancer's own receipt beside the independent clock. Receipts have millisecond precision,
+/// and can be ahead of the clock, whose error is the time of one write.
 fn put_receipt(sample: &mut Sample, receipt: Option<&Receipt>, times: &Times) {
     let Some(receipt) = receipt else { return };
     sample.put(Metric::RECEIPT_NOTICED, receipt.detected.as_secs_f64() - times.event_unix.as_secs_f64());

@@ -1,5 +1,5 @@
-//! Cells inside a guest: the same network, contenders and loads as [`super::namespaces`] on a kernel of the
-//! guest's.
+//! Cells inside a guest: the same network, contenders and loads as in [`super::namespaces`], on the guest's
+//! kernel.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
@@ -9,14 +9,14 @@ use crate::guest::{Answer, Guest, GuestTask};
 use crate::topology::Topology;
 use crate::workplace::Workplace;
 
-/// The guest that waits for the next scenario, and whether its time goes by instructions. One boot serves a
+/// The guest that waits for the next scenario, and whether its clock counts instructions. One boot serves a
 /// series.
 static WAITING: Mutex<Option<(bool, Guest)>> = Mutex::new(None);
 
 /// The runner of [`Topology::Guest`].
 pub struct Visit {
     instructions: bool,
-    /// `None` once it has failed: what it would say next might be the answer to something else.
+    /// `None` once it has failed: its next answer might belong to an earlier order.
     guest: Option<Guest>,
 }
 

@@ -50,8 +50,8 @@ impl Runner for Loopback {
         let put =
             |command: &[String], seconds| put_load(load, command, seconds, &self.options, cell.directory);
 
-        // The warm-up opens pools, faults pages in and lets caches fill; idle connections are counted from
-        // the first.
+        // The warm-up fills pools and caches and faults pages in; idle connections are counted from the
+        // first.
         if cell.length.warm_up_seconds > 0 {
             let seconds = cell.length.warm_up_seconds;
             drop(put(&load.warm_up_command(tools, &proxies.targets, seconds), seconds)?);
@@ -70,7 +70,7 @@ impl Runner for Loopback {
             sample.forget_the_contender();
         }
         if let Some(idle) = still_open {
-            // What is freed only after the last request, such as idle buffers, is given the time to go.
+            // Gives memory that is freed only after the last request, such as idle buffers, time to be freed.
             thread::sleep(Duration::from_secs(1));
             meter.end_memory(&mut sample, result.requests);
             idle.finish(Duration::from_secs(10))?;
@@ -99,8 +99,8 @@ struct Proxies {
 impl Proxies {
     /// Starts the contender and waits until it serves `backends`.
     ///
-    /// A load of more connections than one process may have descriptors is shared: by the contender's own
-    /// processes where it has such, else by several instances of it, each on a port of its own.
+    /// A load with more connections than one process may have descriptors is split: over the contender's own
+    /// processes if it supports that, otherwise over several instances, each on a port of its own.
     fn start(
         cell: &Cell<'_>,
         backends: &[SocketAddr],
@@ -118,7 +118,7 @@ impl Proxies {
             seat.more.push(("processes".to_owned(), processes.to_string()));
             let home = cell.directory.join(format!("contender-{instance}"));
             fs::create_dir(&home)?;
-            // Clients go to a backend themselves where there is no load balancer.
+            // Clients connect to a backend directly if there is no load balancer.
             let target = if cell.contender.is_direct() { backends[0] } else { seat.listen };
             let serves = || match load.probe_command(&options.tools, target) {
                 Some(command) => probe_with(load, &command),
@@ -196,7 +196,7 @@ fn put_load(
     Ok((load.result(&printed)?, None))
 }
 
-/// Asks once by the load's own program, where a plain request would not be understood.
+/// Checks once with the load's own program, if a plain request would not be understood.
 pub fn probe_with(load: &Load, command: &[String]) -> io::Result<()> {
     let output = Command::new(&command[0]).args(&command[1..]).output()?;
     let result = load.result(&String::from_utf8_lossy(&output.stdout))?;
@@ -210,8 +210,8 @@ pub fn probe_with(load: &Load, command: &[String]) -> io::Result<()> {
 pub fn probe(address: SocketAddr, backend: BackendKind) -> io::Result<()> {
     const PATIENCE: Duration = Duration::from_secs(1);
     if matches!(backend, BackendKind::Mysql | BackendKind::MysqlTls) {
-        // By a login: a connection cut off before it is an error to a server. And a load balancer may learn
-        // the password from it.
+        // By a login, because a server counts a connection that is cut off before it as an error. A load
+        // balancer may also learn the password from it.
         return connect(address.port(), PATIENCE)
             .map(drop)
             .map_err(|error| io::Error::other(error.to_string()));
@@ -249,7 +249,7 @@ fn counters_of(kind: BackendKind, addresses: &[SocketAddr]) -> io::Result<Vec<Co
     }
 }
 
-/// Puts down how often connections were used again on both sides, and who served how much.
+/// Records how often connections were reused on both sides, and which backend served how much.
 fn put_reuse(
     sample: &mut Sample,
     load: &LoadResult,

@@ -1,5 +1,5 @@
-//! Client, load balancer and endpoints in network namespaces, new for every cell: no connection, `TIME_WAIT`
-//! or learnt route of one contender is there for the next.
+//! Client, load balancer and endpoints in network namespaces that are new for every cell, so that no
+//! connection, `TIME_WAIT` or learnt route of one contender affects the next.
 
 use std::fs;
 use std::io;
@@ -29,7 +29,7 @@ const PORT: u16 = 7000;
 const IPERF3_PORT: u16 = 5201;
 /// Virtual addresses that a load may connect to: netperf has one for each stream.
 const VIRTUAL_ADDRESSES: u8 = 128;
-/// The emulator's losses are drawn from this, so that every contender meets the same ones.
+/// Seed of the emulator's losses, so that every contender meets the same ones.
 const SEED: u64 = 0x5765_6972;
 
 /// The runner of [`Topology::Namespaces`].
@@ -69,7 +69,7 @@ impl Spread {
         let serves = || {
             from_inside(&client, || match &probe_command {
                 Some(command) => probe_with(load, command),
-                // Until each endpoint has had its turn: one that is not reached would fail the load.
+                // Probes each endpoint in turn: one that can't be reached would fail the load.
                 None => (0..topology.endpoints).try_for_each(|_| probe(seat.listen, topology.backend)),
             })
         };
@@ -155,7 +155,7 @@ impl Spread {
             running.expect_line(&format!("listening on {place}"))?;
             servers.push(running);
             if topology.crowd > 0 {
-                // The address that a load balancer sends to, and the one that plain routing leaves as it is.
+                // The address that a load balancer sends to, and the one that plain routing leaves unchanged.
                 let family = topology.family;
                 let mut command = [&tools.lab, "answer"].map(str::to_owned).to_vec();
                 for ip in [family.endpoint(index), family.virtual_address(index)] {
@@ -195,7 +195,7 @@ impl Runner for Spread {
     }
 }
 
-/// Where the contender sits: at the virtual addresses, before all endpoints.
+/// The contender's seat: at the virtual addresses, in front of all endpoints.
 fn seat(topology: &Namespaces, wiring: &Wiring) -> Seat {
     let family = topology.family;
     let backend = |index| SocketAddr::new(family.endpoint(index), PORT);
@@ -229,7 +229,7 @@ fn seat(topology: &Namespaces, wiring: &Wiring) -> Seat {
     }
 }
 
-/// Where `load` goes.
+/// The target of `load`.
 fn target(load: &Load, seat: &Seat) -> SocketAddr {
     let mut target = seat.listen;
     if matches!(load, Load::Iperf3 { .. }) {
@@ -246,8 +246,8 @@ fn from_inside(path: &str, action: impl FnOnce() -> io::Result<()> + Send) -> io
     })
 }
 
-/// Waits until somebody listens at `port` in the namespace of `running`, without connecting: iperf3 would
-/// take that for a test.
+/// Waits until a socket listens at `port` in the namespace of `running`, without connecting: iperf3 would
+/// take a connection for a test.
 fn wait_for_listener(running: &Running, port: u16) -> io::Result<()> {
     const PATIENCE: Duration = Duration::from_secs(20);
     let begin = Instant::now();
@@ -291,7 +291,7 @@ fn put_figures(
     sample.put(Metric::MACHINE_CPU_PER_REQUEST, machine.as_secs_f64() * 1e6 / result.requests as f64);
     sample.put(Metric::MACHINE_CPU_PER_GIGABYTE, machine.as_secs_f64() * 1e9 / result.bytes as f64);
     if contender.is_in_kernel() {
-        // Its process only waits; what the kernel does for it is charged to whoever sent the packet.
+        // Its process only waits; the kernel's work is charged to whatever process sent the packet.
         let none = [
             Metric::CPU_PER_REQUEST,
             Metric::CPU_PER_GIGABYTE,

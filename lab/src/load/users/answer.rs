@@ -1,4 +1,4 @@
-//! Recognises where an HTTP/1.1 answer ends, in whatever pieces it comes.
+//! Finds the end of an HTTP/1.1 answer, in whatever pieces it arrives.
 
 /// Longest head that is read; a longer one is an error.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
@@ -27,9 +27,8 @@ impl Reader {
         self.body.is_some() || !self.head.is_empty()
     }
 
-    /// Takes the next piece; gives the answer when it is whole. Err says in what the answer is not one this
-    /// reader can tell the end of (RFC 9112 section 6.3: neither a length nor a status without body), or that
-    /// more follows it.
+    /// Takes the next piece; returns the answer when it is complete. Err if the end of the answer can't be
+    /// found (RFC 9112 section 6.3: neither a length nor a status without body), or if more follows it.
     pub fn take(&mut self, piece: &[u8]) -> Result<Option<Answer>, &'static str> {
         let (answer, left) = match self.body.take() {
             Some((answer, left)) => (answer, take_body(left, piece)?),

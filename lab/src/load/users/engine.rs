@@ -1,7 +1,7 @@
-//! One process's share of virtual users: one thread, epoll, and two queues of moments.
+//! One process's share of virtual users: one thread, epoll, and two queues of times.
 //!
-//! A user's wake-up is always the rest after its last answer, the same for all, so the order in which answers
-//! came is the order in which users wake: a queue does for what would otherwise need a heap of timers.
+//! Every user pauses for the same time after its answer, so users wake in the order in which their answers
+//! arrived: a queue suffices where a heap of timers would otherwise be needed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -29,8 +29,8 @@ pub struct Tally {
     pub requests: u64,
     /// Bytes received, heads included.
     pub bytes: u64,
-    /// Connections opened again after the server had closed one at rest; not an error, as a browser would do
-    /// the same.
+    /// Connections opened again after the server had closed an idle one. Not an error, because a browser
+    /// would do the same.
     pub reconnects: u64,
     /// From the first byte sent to the last one received, for each of `requests` (k6's `http_req_duration`).
     pub latencies_us: Counts,
@@ -43,7 +43,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Adds what other users saw.
+    /// Adds the tally of other users.
     pub fn add(&mut self, other: Self) {
         self.requests += other.requests;
         self.bytes += other.bytes;
@@ -67,7 +67,7 @@ impl Tally {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum UserState {
-    /// Not begun, or at rest.
+    /// Not begun, or pausing.
     Resting,
     Connecting,
     /// A request is out.
@@ -92,7 +92,7 @@ pub struct Engine<'a> {
     patience: Duration,
     epoll: OwnedFd,
     users: Vec<User>,
-    /// When each user at rest wakes, soonest first.
+    /// When each pausing user wakes, soonest first.
     sleepers: VecDeque<(Instant, usize)>,
     /// Users between request and answer.
     busy: usize,
@@ -100,8 +100,8 @@ pub struct Engine<'a> {
 }
 
 impl<'a> Engine<'a> {
-    /// An engine whose users send `request` to `targets` (at least one), rest for `pause`, and in the end
-    /// wait up to `patience` for their answers. Err when the kernel refuses an epoll.
+    /// An engine whose users send `request` to `targets` (at least one) and pause for `pause`. In the end it
+    /// waits up to `patience` for their answers. Err if the kernel refuses an epoll.
     pub fn new(
         targets: &'a [SocketAddr],
         request: &'a [u8],
@@ -113,9 +113,8 @@ impl<'a> Engine<'a> {
         Ok(Self { targets, request, pause, patience, epoll, users, sleepers, busy: 0, tally })
     }
 
-    /// Plays one user for each of `begins` (ascending, since `start`) until `end` (since `start`); then
-    /// answers that are out are waited for. Err when epoll or the timer fail; what goes wrong with requests
-    /// is in the tally.
+    /// Runs one user for each of `begins` (ascending, since `start`) until `end` (since `start`); then waits
+    /// for outstanding answers. Err if epoll or the timer fail; failed requests are in the tally.
     pub fn run(mut self, begins: &[Duration], start: Instant, end: Duration) -> io::Result<Tally> {
         let end = start + end;
         let mut timer = Timer::new()?;
@@ -152,7 +151,7 @@ impl<'a> Engine<'a> {
         Ok(self.tally)
     }
 
-    /// Lets every user ask whose time has come.
+    /// Sends the requests of all users that are due.
     fn wake(&mut self, newcomers: &mut VecDeque<Instant>, now: Instant, end: Instant) {
         while let Some(due) = newcomers.front().copied().filter(|due| *due <= now && *due < end) {
             newcomers.pop_front();
@@ -174,7 +173,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Lets `user` begin the request that was due at `due`.
+    /// Begins the request of `user` that was due at `due`.
     fn ask(&mut self, user: usize, due: Instant) {
         *self.tally.lateness_us.entry(microseconds(due.elapsed())).or_default() += 1;
         self.busy += 1;
@@ -258,7 +257,7 @@ impl<'a> Engine<'a> {
                 it.socket = None;
                 self.tally.fail("unasked", &format!("{count} bytes came while nothing was asked"));
             }
-            // The server closed a connection at rest, or just as it was used again.
+            // The server closed an idle connection, or just as it was used again.
             Ok((0, _)) | Err(_) if !asking => it.socket = None,
             Ok((0, _)) | Err(_) if it.used && !it.reader.has_begun() => self.reconnect(user),
             Ok((0, _)) => self.fail(user, "closed", &"the connection was closed within an answer"),
@@ -288,7 +287,7 @@ impl<'a> Engine<'a> {
         self.rest(user);
     }
 
-    /// Puts down that a request of `user` failed; like after an answer, a rest follows.
+    /// Records that a request of `user` failed; a pause follows as after an answer.
     fn fail(&mut self, user: usize, kind: &str, detail: &dyn std::fmt::Display) {
         self.tally.fail(kind, detail);
         let it = &mut self.users[user];

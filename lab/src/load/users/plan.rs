@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-/// Descriptors a process needs beside one for each user: standard streams, timer, epoll, and some to spare.
+/// Descriptors that a process needs besides one for each user: standard streams, timer, epoll, and some to
+/// spare.
 const OTHER_DESCRIPTORS: u64 = 64;
 
 /// How many users come, how fast, how long they stay, and how long each rests between two requests.
@@ -13,12 +14,11 @@ const OTHER_DESCRIPTORS: u64 = 64;
 pub struct Plan {
     /// Users once all have come; at least 1.
     pub users: u32,
-    /// Time in which they come, one after the other at even distances: the first at once, the last at its
-    /// end.
+    /// Time in which they arrive, at even intervals: the first at once, the last at its end.
     pub ramp: Duration,
-    /// Time all of them stay.
+    /// Time for which all of them stay.
     pub hold: Duration,
-    /// Rest of each user after an answer, and after a failure.
+    /// Pause of each user after an answer, and after a failure.
     pub pause: Duration,
 }
 

@@ -1,5 +1,5 @@
-//! One scenario on the page: what it is, its charts, the table beside the published figures, and what speaks
-//! against it.
+//! One scenario on the page: its description, its charts, the table beside the published figures, and doubts
+//! about it.
 
 use std::fmt::Write as _;
 
@@ -81,7 +81,7 @@ fn of<'a>(variant: &'a VariantOutcome, name: &str) -> Option<&'a Outcome> {
     variant.outcomes.iter().find(|outcome| outcome.contender == name)
 }
 
-/// Who did not take part, and why.
+/// Contenders that did not take part, and why.
 fn states(scenario: &ScenarioOutcome) -> String {
     let mut text = String::new();
     let mut told: Vec<(&str, &Participation)> = Vec::new();
@@ -227,7 +227,8 @@ fn rows(
                 Some(Mark { x: at.unwrap_or_default(), y, low, high })
             };
             let published = scenario.published.iter().filter(|published| {
-                // They belong to the settings they come from; the table has them beside both.
+                // Published figures belong to the settings that they come from; the table shows them beside
+                // both.
                 (variant.variant == VariantName::Published || scenario.variants.len() == 1)
                     && published.contender == *name
                     && published.measure == metric
@@ -425,7 +426,7 @@ fn cells(scenario: &ScenarioOutcome, metric: Metric, name: &str, at: Option<f64>
     text
 }
 
-/// A bound gets no verdict: nobody is behind for not being ahead of what cannot be beaten.
+/// A reference gets no verdict: no contender counts as behind one that can't be beaten.
 fn told(found: Comparison, reference: bool) -> String {
     let (class, sign) = match found.verdict {
         _ if reference => ("few", ""),
