@@ -27,17 +27,17 @@ pub fn missing_rights(config: &Config) -> Vec<String> {
 
 /// The backend's address and the sources of connections to it. A local port is used once per pair of these,
 /// so pools with the same pairs share the ports.
-type Ends<'c> = (&'c str, Vec<String>);
+type PortKey<'c> = (&'c str, Vec<String>);
 
 /// How many connections are allowed in all, and by which pools.
-type Wanted<'c> = (u64, Vec<&'c str>);
+type PortDemand<'c> = (u64, Vec<&'c str>);
 
 /// One message for each set of backends whose connection limits exceed the local ports of this host. Empty if
 /// this host does not say which ports it uses.
 pub fn short_of_ports(config: &Config) -> Vec<String> {
     let Ok(ports) = LocalPorts::read() else { return Vec::new() };
     let room = ports.count();
-    let mut wanted: BTreeMap<Ends<'_>, Wanted<'_>> = BTreeMap::new();
+    let mut wanted: BTreeMap<PortKey<'_>, PortDemand<'_>> = BTreeMap::new();
     for pool in &config.pools {
         // Multiplexed connections are few, and connections with client addresses leave from as many
         // addresses.
@@ -59,7 +59,7 @@ pub fn short_of_ports(config: &Config) -> Vec<String> {
     }
     let (first, last) = ports.range;
     let too_many = wanted.into_iter().filter(|(_, (sum, _))| *sum > u64::from(room));
-    let say = |((address, _), (sum, pools)): (Ends<'_>, Wanted<'_>)| {
+    let say = |((address, _), (sum, pools)): (PortKey<'_>, PortDemand<'_>)| {
         let (word, names) = (if pools.len() == 1 { "pool" } else { "pools" }, pools.join("`, `"));
         format!(
             "{word} `{names}`: {address} may have {sum} connections (`max_connections`), and from one address of this machine at most {room} can be open to it \
