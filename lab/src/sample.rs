@@ -43,7 +43,8 @@ impl Sample {
         }
     }
 
-    /// Removes the contender's own usage if its process only sleeps, such as for one in the kernel.
+    /// Removes the contender's own usage, for one that stands for no load balancer and whose process only
+    /// sleeps.
     pub fn forget_the_contender(&mut self) {
         let its_own = [Metric::CPU_PER_REQUEST, Metric::CPU_PER_GIGABYTE, Metric::CPU_SHARE, Metric::MEMORY];
         self.figures.retain(|metric, _| !its_own.contains(metric));

@@ -1,9 +1,9 @@
-//! `cargo xtask check`: the gate for work under way. Formatting and lints of everything, and the tests of
-//! what differs from main.
+//! `cargo xtask check`: the check for work in progress. Runs formatting and lints of everything, and the
+//! tests of what differs from main.
 //!
-//! Tests of a crate run when it or a crate it depends on differs; end-to-end tests go by areas, the
-//! directories of `tests/tests`. What a change breaks far from where it stands is found by `make test`, which
-//! runs everything.
+//! Tests of a crate run if it or a crate that it depends on differs. End-to-end tests are chosen by areas,
+//! the directories of `tests/tests`. What a change breaks elsewhere is found by `make test`, which runs
+//! everything.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::run::Tally;
 use crate::tree::Tree;
 use crate::{ci, edges, suite};
 
-/// Words of a path, and the end-to-end areas that try what such a file is about.
+/// Words in a path, and the end-to-end areas that test such files.
 const AREAS: [(&str, &[&str]); 27] = [
     ("acme", &["acme"]),
     ("admin", &["admin"]),
@@ -45,7 +45,7 @@ const AREAS: [(&str, &[&str]); 27] = [
     ("upgrade", &["reload"]),
 ];
 
-/// What of the end-to-end tests is to run.
+/// The end-to-end tests to run.
 #[derive(Debug, PartialEq, Eq)]
 enum EndToEnd {
     Everything,
@@ -89,7 +89,7 @@ impl EndToEnd {
         *self != EndToEnd::Areas(BTreeSet::new())
     }
 
-    /// What the test program takes to run these and no others.
+    /// The test program's arguments to run only these.
     fn filters(&self) -> Vec<String> {
         match self {
             EndToEnd::Everything => Vec::new(),
@@ -98,7 +98,7 @@ impl EndToEnd {
     }
 }
 
-/// Paths that differ from where this branch left main, committed or not; `None` when git does not know, and
+/// Paths that differ from where this branch left main, committed or not. `None` if git does not know; then
 /// all may differ.
 fn changed_files(root: &Path) -> Option<Vec<String>> {
     let git = |arguments: &[&str]| {
@@ -112,7 +112,8 @@ fn changed_files(root: &Path) -> Option<Vec<String>> {
     Some(differing.lines().chain(new.lines()).map(str::to_owned).collect())
 }
 
-/// Directories of the packages whose own tests are to run. xtask's always are: they read the documents.
+/// Directories of the packages whose own tests to run. xtask is always among them, because its tests read the
+/// documents.
 fn packages(tree: &Tree, changed: &Option<Vec<String>>) -> BTreeSet<String> {
     let begins = |directory: &str, file: &str| {
         file.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/')) && !file.ends_with(".md")

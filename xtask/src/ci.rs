@@ -1,5 +1,5 @@
-//! What CI runs: one failure does not hide the others, and what waits for the network or has one thread runs
-//! beside the build.
+//! What CI runs. One failure does not hide the others, and steps that wait for the network or use one thread
+//! run beside the build.
 
 use std::path::Path;
 use std::process::Command;
@@ -74,7 +74,7 @@ fn run_tests(root: &Path, lints: Lints, tally: &mut Tally) {
     }
 }
 
-/// Counts the steps, and prints the closing line, which scripts read: keep its form.
+/// Counts the steps and prints the closing line. Scripts read that line: keep its form.
 pub fn close(steps: &[(&str, bool)], mut tally: Tally) -> bool {
     for (name, good) in steps {
         tally.step(*good);
@@ -92,7 +92,7 @@ pub fn close(steps: &[(&str, bool)], mut tally: Tally) -> bool {
     tally.failed == 0 && tally.passed > 0
 }
 
-/// Writes the generated pages anew. The test that compares them does the writing, so that both see the same
+/// Regenerates the generated pages. The test that compares them does the writing, so that both see the same
 /// pages.
 pub fn write_reference(root: &Path) -> bool {
     let mut command = cargo(root);

@@ -1,14 +1,15 @@
-//! How large a circle of files may be: files that all need each other are read, tested and changed as one.
+//! How large a circle of imports may be: files that all need each other are read, tested and changed as
+//! one.
 
 use std::path::Path;
 
 use crate::imports::{Imports, crates};
 use crate::tree::{Finding, Tree};
 
-/// Most files of a circle (count).
+/// Most files in a circle (count).
 const LARGEST: usize = 6;
 
-/// Circles of more files than may be.
+/// Finds circles with more files than allowed.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for directory in &crates(tree) {
@@ -46,7 +47,7 @@ pub fn print(root: &Path) -> bool {
     true
 }
 
-/// What a member needs of the others of its circle, without the part of the path that all share.
+/// The other members of its circle that a file imports, without the part of the path that all share.
 fn within<'a>(imports: &'a Imports, file: &str, circle: &[&str]) -> Vec<&'a str> {
     let met = imports.needs[file].iter().filter(|other| circle.contains(&other.as_str()));
     met.map(|other| other.split_once("/src/").map_or(other.as_str(), |(_, inside)| inside)).collect()
@@ -61,7 +62,7 @@ fn short(directory: &str) -> &str {
 mod tests {
     use super::*;
 
-    /// What is found in a crate with one circle of `size` files.
+    /// The findings for a crate with one circle of `size` files.
     fn findings(size: usize) -> Vec<String> {
         let manifest = "[package]\nname = \"weir-http\"\n".to_owned();
         let mut files = vec![("crates/weir-http/Cargo.toml".to_owned(), manifest)];

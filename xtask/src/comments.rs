@@ -1,13 +1,12 @@
-//! Comments keep to the width that rustfmt gives the code: it does not wrap them, and nobody reads what is
-//! beyond the edge.
+//! Comments must keep to the width that rustfmt gives the code. rustfmt does not wrap them, and text beyond
+//! the edge goes unread.
 
 use crate::tree::{Finding, Tree};
 
-/// Where the width is said.
+/// The file that sets the width.
 const FORMAT: &str = "rustfmt.toml";
 
-/// Lines of comment beyond the width; code in them, citations, and what has no space to break at are as long
-/// as they are.
+/// Comment lines that are too wide. Code in comments, citations, and text without a space to break at may be.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let Some(width) = tree.text(FORMAT).and_then(width) else { return Vec::new() };
     let mut findings = Vec::new();
@@ -32,13 +31,13 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The number behind `max_width`.
+/// The value of `max_width`.
 fn width(format: &str) -> Option<usize> {
     let line = format.lines().find(|line| line.starts_with("max_width"))?;
     line.split('=').nth(1)?.trim().parse().ok()
 }
 
-/// The text of a line that is a comment and no citation of a standard.
+/// The text of a comment line that is not a citation of a standard.
 fn comment(line: &str) -> Option<&str> {
     let text = line.trim_start().strip_prefix("//")?;
     (!text.starts_with(['=', '#'])).then(|| text.trim_start_matches(['/', '!']))

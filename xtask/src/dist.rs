@@ -1,12 +1,12 @@
-//! Builds the Weir that is packaged: optimised for what it did in a training run (profile-guided), in three
+//! Builds the Weir that is packaged, optimised by what it did in a training run (profile-guided), in three
 //! steps.
 //!
-//! First a binary that counts which way every branch goes; the lab's own scenarios are its training; then the
-//! build that lays code out by those counts. `docs/decisions/0008-profile-guided-packages.md` says what it
-//! brings.
+//! The first step builds a binary that counts branches. The second runs the lab's own scenarios with it as
+//! training. The third builds again with the code laid out by those counts.
+//! `docs/decisions/0008-profile-guided-packages.md` says what this gains.
 //!
-//! No path of the machine that builds it is left in it: the compilers are told other names for where sources
-//! lie, and the binary is searched afterwards.
+//! The binary contains no path of the build machine: the compilers are given other names for the source
+//! directories, and the binary is searched afterwards.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,9 @@ use std::process::Command;
 
 use crate::run::{cargo, succeeds};
 
-/// What the training runs: each way through the data path that has a scenario without other people's servers,
-/// short. What is not in it is taken for code that hardly ever runs, and made small instead of fast.
+/// The training's scenarios: every way through the data path that has a scenario without other programs'
+/// servers, in short form. Code that does not run here is taken for rarely used and made small instead of
+/// fast.
 const TRAINING: [&str; 20] = [
     "bench/http1",
     "bench/http1-close",
@@ -93,12 +94,11 @@ fn compile(root: &Path, host: &str, directory: &Path, flag: &str) -> Result<Path
         others.split_whitespace().map(str::to_owned).chain(renamed).chain([flag.to_owned()]).collect();
     let of_c = prefixes.iter().map(|prefix| format!("-ffile-prefix-map={}={}", prefix.path, prefix.name));
     let of_c: Vec<String> = std::env::var("CFLAGS").into_iter().chain(of_c).collect();
-    // Named explicitly, the target keeps build scripts and procedural macros from being compiled with the
-    // flag.
+    // If the target is named explicitly, build scripts and procedural macros are compiled without the flag.
     let mut command = cargo(root);
     command.args(["build", "--profile", "dist", "--package", "weir", "--target", host]);
     command.arg("--target-dir").arg(directory);
-    // Paths may have spaces; this variable takes flags apart at a byte that paths do not have.
+    // Paths may contain spaces; this variable separates flags by a byte that paths do not contain.
     command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}")).env("CFLAGS", of_c.join(" "));
     if !succeeds(&mut command) {
         return Err("the build failed".to_owned());
@@ -106,14 +106,14 @@ fn compile(root: &Path, host: &str, directory: &Path, flag: &str) -> Result<Path
     Ok(directory.join(host).join("dist").join("weir"))
 }
 
-/// Where something lies on the machine that builds, and what it is called in the binary.
+/// A directory on the build machine, and its name in the binary.
 struct PathPrefix {
     path: String,
     name: &'static str,
 }
 
-/// Every place that compilers see. Where one holds another, the inner one stands behind, and prevails. Names
-/// are relative: no path of any machine begins so.
+/// Every directory that compilers see. If one contains another, the inner one comes later and takes
+/// precedence. The names are relative, so they can't be mistaken for a path of a machine.
 fn path_prefixes(root: &Path, target: &Path) -> Vec<PathPrefix> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let cargo =
@@ -127,14 +127,14 @@ fn path_prefixes(root: &Path, target: &Path) -> Vec<PathPrefix> {
     let mut prefixes: Vec<PathPrefix> = known
         .into_iter()
         .filter_map(|(path, name)| Some(PathPrefix { path: path?.display().to_string(), name }))
-        // Anything could begin so.
+        // Any path could begin with it.
         .filter(|prefix| prefix.path.len() > 1)
         .collect();
     prefixes.sort_by_key(|prefix| prefix.path.len());
     prefixes
 }
 
-/// `Err` with the first of them when a binary holds the name of a prefix.
+/// `Err` with the first path if a binary contains one that lies in a prefix.
 fn has_no_paths(binary: &Path, prefixes: &[PathPrefix]) -> Result<(), String> {
     let bytes = fs::read(binary).map_err(|error| format!("{}: {error}", binary.display()))?;
     match path_in(&bytes, prefixes) {
@@ -143,7 +143,7 @@ fn has_no_paths(binary: &Path, prefixes: &[PathPrefix]) -> Result<(), String> {
     }
 }
 
-/// The first path in `bytes` that lies in one of the prefixes, with all that is text behind it.
+/// The first path in `bytes` that lies in one of the prefixes, with the text that follows it.
 fn path_in(bytes: &[u8], prefixes: &[PathPrefix]) -> Option<String> {
     prefixes.iter().find_map(|prefix| {
         let begins = format!("{}/", prefix.path).into_bytes();
@@ -153,8 +153,8 @@ fn path_in(bytes: &[u8], prefixes: &[PathPrefix]) -> Option<String> {
     })
 }
 
-/// Runs the lab's scenarios with the counting binary as the only contender. It writes its counts when it
-/// ends.
+/// Runs the lab's scenarios with the counting binary as the only contender. The binary writes its counts when
+/// it ends.
 fn train(root: &Path, counting: &Path) -> Result<(), String> {
     let mut command = cargo(root);
     command.args(["run", "--release", "--package", "weir-lab", "--", "run"]).args(TRAINING);
@@ -166,8 +166,8 @@ fn train(root: &Path, counting: &Path) -> Result<(), String> {
     }
 }
 
-/// The program that merges profiles, of the very toolchain that reads them; asks rustup for it when it is not
-/// there.
+/// The program that merges profiles, from the same toolchain that reads them. Installs it by rustup if it is
+/// missing.
 fn profile_merger(root: &Path, host: &str) -> Result<PathBuf, String> {
     let sysroot = said_by(Command::new("rustc").current_dir(root).args(["--print", "sysroot"]))?;
     let merger = Path::new(sysroot.trim()).join("lib/rustlib").join(host).join("bin/llvm-profdata");
@@ -180,7 +180,7 @@ fn profile_merger(root: &Path, host: &str) -> Result<PathBuf, String> {
     Err("llvm-profdata is missing: `rustup component add llvm-tools` installs it".to_owned())
 }
 
-/// Where cargo puts what it builds.
+/// cargo's target directory.
 fn target_directory(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |directory| root.join(directory))
 }

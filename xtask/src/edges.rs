@@ -1,4 +1,4 @@
-//! Which crate may depend on which: the list in `ARCHITECTURE.md` against what the manifests say.
+//! Which crate may depend on which: compares the list in `ARCHITECTURE.md` with the manifests.
 //!
 //! The page holds two fenced blocks, so that the picture people read is the one that is enforced. ````
 //! ```edges ```` names the crates of ours that each crate depends on (for any purpose), ```` ```externals
@@ -13,7 +13,7 @@ use crate::tree::{Finding, Tree, line_where};
 /// The page with the lists.
 const PAGE: &str = "ARCHITECTURE.md";
 
-/// Crates that do no I/O; what they link is listed, because a dependency could do it for them.
+/// Crates that do no I/O. The crates that they link are listed, because a dependency could do I/O for them.
 const PURE: &[&str] = &[
     "weir-balance",
     "weir-cache",
@@ -25,12 +25,11 @@ const PURE: &[&str] = &[
     "weir-stats",
 ];
 
-/// Crates whose code gives the same answer everywhere: each has a `clippy.toml` that bans clocks, sockets,
-/// files and the rest.
+/// Deterministic crates: each has a `clippy.toml` that bans clocks, sockets, files and the like.
 const TIMELESS: &[&str] =
     &["weir-balance", "weir-cache", "weir-config", "weir-convert", "weir-http", "weir-mysql", "weir-screen"];
 
-/// Crates that drive the built binary: with a product crate linked in, a shared mistake could hide.
+/// Crates that drive the built binary. If they linked a product crate, a shared mistake could go unnoticed.
 const OUTSIDERS: &[&str] = &["weir-lab", "weir-tests"];
 
 /// A package of the workspace.
@@ -41,7 +40,7 @@ struct Package<'a> {
     needs: Vec<(String, String)>,
 }
 
-/// One line of a list: what stands right of the arrow, and the line it stands on.
+/// One line of a list: the names after the arrow, and the line's number.
 struct Declared {
     line: usize,
     names: BTreeSet<String>,

@@ -1,4 +1,4 @@
-//! Fenced blocks of Markdown: where they are, what they say they hold, and what they hold.
+//! Fenced blocks of Markdown: their places, labels and contents.
 
 /// One fenced block.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub fn fences(markdown: &str) -> Vec<Fence<'_>> {
     found
 }
 
-/// The lines of a Markdown text that stand outside fenced blocks, each with its number from 1.
+/// The lines of a Markdown text outside fenced blocks, each with its number from 1.
 pub fn prose(markdown: &str) -> impl Iterator<Item = (usize, &str)> {
     let inside: Vec<std::ops::Range<usize>> = fences(markdown)
         .iter()

@@ -10,7 +10,7 @@ use crate::build;
 use crate::run::succeeds;
 use crate::tree::Tree;
 
-/// How long each target runs when nothing is said.
+/// How long each target runs by default (seconds).
 pub const DEFAULT_SECONDS: u64 = 600;
 
 /// A fuzz target: the package it belongs to and the name of its example.
@@ -20,12 +20,12 @@ struct Target {
     example: String,
 }
 
-/// Builds the targets and runs each for `seconds`; says whether all ended well. All run, even after one has
+/// Builds the targets and runs each for `seconds`; returns whether all succeeded. All run, even after one has
 /// failed.
 pub fn run(root: &Path, seconds: u64) -> bool {
-    // All packages at once, as for the tests: with one package alone cargo would choose other features for
-    // the libraries they share, and compile those again. The dev profile's overflow checks find more than its
-    // missing speed loses.
+    // Builds all packages at once, as for the tests: for one package alone, cargo would choose other features
+    // for shared libraries and compile those again. The overflow checks of the dev profile find more than its
+    // lower speed costs.
     build::everything(root).is_some() && run_built(root, seconds)
 }
 

@@ -1,8 +1,8 @@
-//! Every TOML block of the README and the guide is a config that Weir takes.
+//! Checks that every TOML block of the README and the guide is a config that Weir accepts.
 //!
-//! A block marked `toml` is a whole file: it must be taken without a warning. One marked `toml fragment`
-//! shows a part; what it leaves out (a listener, the pools it names) is filled in. One marked `toml refused`
-//! must be refused.
+//! A block marked `toml` is a whole file and must be accepted without a warning. One marked `toml fragment`
+//! shows a part; what it leaves out (a listener, the pools that it names) is filled in. One marked `toml
+//! refused` must be refused.
 
 use toml::{Table, Value};
 use weir_config::{Root, World};
@@ -10,8 +10,8 @@ use weir_config::{Root, World};
 use crate::fences::fences;
 use crate::tree::Tree;
 
-/// What the pages' configs find around them: a file that is a network as well as a secret, one of users,
-/// one of public keys and maps, folders without files, and addresses in the environment.
+/// The files and variables that the pages' configs need: a file that serves as a network list as well as a
+/// secret, files of users, of public keys and of maps, empty folders, and addresses in the environment.
 struct Around;
 
 const LINE: &str = "192.0.2.1\n";
@@ -44,7 +44,7 @@ impl World for Around {
 
 impl weir_config::NamedFiles for Around {}
 
-/// What is wrong with the TOML blocks of the pages, as `file:line: message`; and how many blocks there are.
+/// The mistakes in the TOML blocks of the pages, as `file:line: message`, and the number of blocks.
 fn check(tree: &Tree) -> (Vec<String>, usize) {
     let mut problems = Vec::new();
     let mut count = 0;
@@ -62,7 +62,7 @@ fn check(tree: &Tree) -> (Vec<String>, usize) {
     (problems, count)
 }
 
-/// What is wrong with one block; `None` when it is as it is marked.
+/// The mistake in one block; `None` if it is as marked.
 fn problem(info: &str, text: &str) -> Option<String> {
     match info {
         "toml" => complaints(text),
@@ -77,7 +77,7 @@ fn problem(info: &str, text: &str) -> Option<String> {
     }
 }
 
-/// What `weir check` says of a file; `None` when it says nothing.
+/// The messages of `weir check` about a file; `None` if there are none.
 fn complaints(text: &str) -> Option<String> {
     match weir_config::check_files(&[Root { name: "weir.toml", text }], &Around) {
         Ok(checked) if checked.warnings.is_empty() => None,
@@ -104,7 +104,7 @@ fn completed(mut fragment: Table) -> String {
         table(&mut fragment, "listener").iter_mut().filter_map(|(_, listener)| listener.as_table_mut())
     {
         listener.entry("bind").or_insert_with(|| Value::String("127.0.0.1:8080".to_owned()));
-        // Only HTTP can do with routes alone; the fragment may be about either.
+        // Only an HTTP listener can do with routes alone; the fragment may be about any kind.
         if listener.contains_key("protocol") || !listener.contains_key("route") {
             listener.entry("pool").or_insert_with(|| Value::String("app".to_owned()));
         }
@@ -127,7 +127,7 @@ fn table<'a>(root: &'a mut Table, name: &str) -> &'a mut Table {
     value.as_table_mut().unwrap_or_else(|| panic!("`{name}` is a table in every fragment"))
 }
 
-/// Every text that stands behind a key called `pool`.
+/// Every text value of a key named `pool`.
 fn pools_named(value: &Value, named: &mut Vec<String>) {
     match value {
         Value::Table(table) => {

@@ -1,9 +1,9 @@
-//! Which file of a crate names something that another file of it defines: the graph behind the rules on
-//! circles and on parts.
+//! Finds which file of a crate uses something that another file defines: the graph behind the rules on circles
+//! and on parts.
 //!
 //! An edge is a `use`, or a path in the code that begins with `crate`, `super` or an imported module;
-//! re-exports are followed to the file that holds the item. No edges are `mod`, what stands between a module
-//! and its own submodules, and what only tests compile.
+//! re-exports are followed to the file that defines the item. A `mod` is not an edge, nor is anything between
+//! a module and its own submodules, nor what only tests compile.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,15 +19,15 @@ pub struct Imports {
 /// Segments of a path within the crate, without `crate`.
 type Names = Vec<String>;
 
-/// One file: the module it is, and what it says about others.
+/// One file: its module and what it uses of others.
 #[derive(Default)]
 struct Module {
     file: String,
     /// Every path of the file that may lead into the crate, from its root.
     paths: Vec<Names>,
-    /// Names that are imported here, and what they stand for: others may use them through this module.
+    /// Names that are imported here, and their meanings: others may use them through this module.
     exports: BTreeMap<String, Names>,
-    /// Names of the items that stand in the file.
+    /// Names of the items that the file defines.
     defines: BTreeSet<String>,
     /// Modules whose names are all re-exported here.
     exports_all_of: Vec<Names>,
@@ -94,7 +94,7 @@ impl Imports {
     }
 }
 
-/// The module that a file under `src` is: `a/mod.rs` and `a.rs` are `a`, the crate's root is the empty path.
+/// The module of a file under `src`: `a/mod.rs` and `a.rs` are `a`, the crate's root is the empty path.
 fn module_of(inside: &str) -> Names {
     let stem = inside.strip_suffix(".rs").unwrap_or(inside);
     let mut names: Names = stem.split('/').map(str::to_owned).collect();
@@ -110,10 +110,10 @@ fn are_family(one: &[String], other: &[String]) -> bool {
     lower.starts_with(upper) && lower.len() - upper.len() <= 1
 }
 
-/// The module that holds what `path` names: re-exports are followed, then the longest module of the path is
-/// taken.
+/// The module that defines what `path` names: re-exports are followed, then the longest prefix that is a
+/// module is taken.
 fn holder(modules: &BTreeMap<Names, Module>, mut path: Names) -> Option<(&[String], &Module)> {
-    // A re-export leads to another at most a few times; a circle of them must not hang the check.
+    // Re-exports form chains of at most a few; a circle of them must not hang the check.
     for _ in 0..8 {
         let mut depths = (0..=path.len()).rev();
         let (name, module) = depths.find_map(|depth| modules.get_key_value(&path[..depth]))?;
@@ -138,7 +138,7 @@ fn followed(modules: &BTreeMap<Names, Module>, module: &Module, name: &str) -> O
     Some(hidden.iter().cloned().chain([name.to_owned()]).collect())
 }
 
-/// What a file says, its tests left out.
+/// Reads a file without its tests.
 fn read(module: &[String], path: &str, text: &str, known: &BTreeSet<Names>) -> Module {
     let all = tokens(text);
     let kept = without_tests(&all);
@@ -162,7 +162,7 @@ struct Leaf {
 }
 
 impl Reader<'_> {
-    /// Takes up every `use`, at any depth of modules written in the file itself.
+    /// Collects every `use`, at any depth of inline modules.
     fn imports(&mut self, tokens: &[Token<'_>], depth: usize) {
         let mut at = 0;
         while at < tokens.len() {
@@ -200,7 +200,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Takes up every path in the code, imports left out.
+    /// Collects every path in the code outside imports.
     fn paths(&mut self, tokens: &[Token<'_>], depth: usize) {
         let mut at = 0;
         while at < tokens.len() {
@@ -236,7 +236,7 @@ impl Reader<'_> {
 
     /// A path as it stands in the file, from the crate's root; `None` when it leads out of the crate.
     fn resolved(&self, path: &[String], depth: usize) -> Option<Names> {
-        // A module written in the file stands one step deeper for each of its own.
+        // Each inline module is one level deeper.
         let mut here = self.module.to_vec();
         here.extend((0..depth).map(|_| String::new()));
         let mut rest = path;
@@ -277,12 +277,12 @@ fn inline_module(tokens: &[Token<'_>], at: usize) -> Option<usize> {
     begins.then(|| closing(tokens, at + 2))
 }
 
-/// Whether an import begins here; `use<'a>` in a type is none.
+/// Whether an import begins here; `use<'a>` in a type is not one.
 fn is_import(tokens: &[Token<'_>], at: usize) -> bool {
     tokens[at].text == "use" && tokens.get(at + 1).is_some_and(|next| next.text != "<")
 }
 
-/// The path whose first name stands first in `tokens`.
+/// The path at the beginning of `tokens`.
 fn path_at(tokens: &[Token<'_>]) -> Names {
     let mut names = Names::new();
     let mut at = 0;
@@ -296,7 +296,7 @@ fn path_at(tokens: &[Token<'_>]) -> Names {
     names
 }
 
-/// Every leaf of an import's tree, with the names that stand before the tree.
+/// Every leaf of an import's tree, with the names that precede the tree.
 fn leaves(tree: &[Token<'_>], before: &[String]) -> Vec<Leaf> {
     let mut found = Vec::new();
     for part in split_at_commas(tree) {

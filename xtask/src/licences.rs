@@ -1,7 +1,6 @@
-//! What is linked into Weir has a licence that `deny.toml` allows.
+//! Checks that everything that is linked into Weir has a licence that `deny.toml` allows.
 //!
-//! cargo-deny reads the same file and checks more; this part needs nothing but cargo, so that it holds on
-//! every machine.
+//! cargo-deny reads the same file and checks more. This part needs only cargo, so it works on every machine.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,9 +1,9 @@
-//! Links between the pages of this repository: the file must be there, and so must the heading.
+//! Checks links between the pages of this repository: the file and the heading must exist.
 
 use crate::fences::prose;
 use crate::tree::{Finding, Tree};
 
-/// Relative links in Markdown whose file or heading is not there.
+/// Finds relative links in Markdown whose file or heading does not exist.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.with_extension(&["md"]) {
@@ -18,7 +18,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// What is wrong with a link to `target` in the page `path`, if anything.
+/// The mistake in a link to `target` in the page `path`, if any.
 fn problem(tree: &Tree, path: &str, text: &str, target: &str) -> Option<String> {
     if target.contains("://") || target.starts_with("mailto:") {
         return None;
@@ -43,7 +43,7 @@ fn problem(tree: &Tree, path: &str, text: &str, target: &str) -> Option<String> 
     (is_page && !there).then(|| format!("link to `{target}`: {resolved} has no heading `#{heading}`"))
 }
 
-/// The targets of the inline links of a line; what stands in backticks is no link.
+/// The targets of the inline links of a line; text in backticks is not a link.
 fn targets(line: &str) -> impl Iterator<Item = &str> {
     let in_code = |at: usize| line[..at].matches('`').count() % 2 == 1;
     line.match_indices("](").filter(move |(at, _)| !in_code(*at)).filter_map(|(at, _)| {
@@ -58,7 +58,7 @@ fn targets(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The path that `target` means in the page `page`; `None` when it climbs above the root.
+/// The path that `target` means in the page `page`; `None` if it climbs above the root.
 fn resolve(page: &str, target: &str) -> Option<String> {
     let mut parts: Vec<&str> = page.split('/').collect();
     parts.pop();

@@ -1,10 +1,10 @@
-//! Source files that the pages for developers name must be there: a page is read beside the code, and files
-//! move.
+//! Checks that source files that the pages for developers name exist: a page is read beside the code, and
+//! files move.
 
 use crate::fences::prose;
 use crate::tree::{Finding, Tree};
 
-/// Files of libraries, which these pages name too.
+/// Files of libraries that these pages also name.
 const OF_LIBRARIES: [&str; 7] = [
     "connection/mod.rs",
     "flow_control.rs",
@@ -15,10 +15,11 @@ const OF_LIBRARIES: [&str; 7] = [
     "spaces.rs",
 ];
 
-/// Names of source files in ARCHITECTURE.md, CONTRIBUTING.md and `docs/internals` that no tracked file has.
+/// Finds names of source files in ARCHITECTURE.md, CONTRIBUTING.md and `docs/internals` that no tracked file
+/// has.
 ///
 /// A name is the end of a path, in which `crates/` and `src/` may be left out: `weir-tls/sessions.rs`,
-/// `http/retry.rs`. A test is named with its folder, since many are called as what they test.
+/// `http/retry.rs`. A test is named with its folder, because many have the name of what they test.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let known: Vec<String> = tree.paths().filter(|path| path.ends_with(".rs")).map(short).collect();
     let is_known = |name: &str| {
@@ -49,7 +50,7 @@ fn short(path: &str) -> String {
     path.trim_start_matches("crates/").replace("/src/", "/")
 }
 
-/// What stands in backticks on a line and is the name of one source file.
+/// The names of source files in backticks on a line.
 fn names(line: &str) -> impl Iterator<Item = &str> {
     let is_of_path = |character: char| character.is_ascii_alphanumeric() || "_-./".contains(character);
     let quoted = line.split('`').skip(1).step_by(2);

@@ -1,16 +1,16 @@
-//! One word for one thing: names that fit everything are each taken by one type of the product at most.
+//! One word for one thing: at most one type of the product may have each of these all-purpose names.
 
 use std::collections::BTreeMap;
 
 use crate::tree::{Finding, Tree};
 
-/// Names under which a reader of this code has met four to eight different things.
+/// Names that once meant four to eight different things in this code.
 const TAKEN_ONCE: [&str; 5] = ["Entry", "Order", "Place", "State", "Step"];
 
-/// What declares a type.
+/// Keywords that declare a type.
 const DECLARES: [&str; 5] = ["struct", "enum", "trait", "type", "union"];
 
-/// Types of the same name, all but the first.
+/// Finds types of the same name, all but the first.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut first: BTreeMap<&str, String> = BTreeMap::new();
     let mut findings = Vec::new();
@@ -31,7 +31,8 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The type that a line declares. A trait's or an implementation's own `type` stands further in, and is none.
+/// The type that a line declares. The associated `type` of a trait or implementation is indented and does not
+/// count.
 fn declared(line: &str) -> Option<&str> {
     let bare = match line.strip_prefix("pub(") {
         Some(rest) => rest.split_once(") ")?.1,

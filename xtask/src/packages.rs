@@ -1,11 +1,10 @@
-//! A test that needs a program names the Debian package that has it; `xtask/setup.sh` must install that
-//! package.
+//! A test that needs a program names its Debian package; `xtask/setup.sh` must install that package.
 
 use crate::tree::{Finding, Tree};
 
 const SETUP: &str = "xtask/setup.sh";
 
-/// Packages that tests ask for and the set-up does not install.
+/// Finds packages that tests ask for and the setup script does not install.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let installed: Vec<&str> = tree.text(SETUP).map(table).unwrap_or_default();
     let mut findings = Vec::new();
@@ -40,7 +39,7 @@ fn asked_for(line: &str) -> impl Iterator<Item = &str> {
 mod tests {
     use super::*;
 
-    /// What `debian_mirror` prints where apt's sources are `text`.
+    /// What `debian_mirror` prints if apt's sources are `text`.
     fn mirror_of(name: &str, text: &str) -> String {
         let file = std::env::temp_dir().join(format!("weir-sources-{name}-{}", std::process::id()));
         std::fs::write(&file, text).unwrap();

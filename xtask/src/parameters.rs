@@ -1,13 +1,13 @@
-//! How many things a function may be handed: more than a reader can hold at once wait to become one value
-//! with a name.
+//! How many parameters a function may have: more than a reader can remember should become one value with a
+//! name.
 
 use crate::tokens::{Kind, Token, closing, tokens, without_tests};
 use crate::tree::{Finding, Tree};
 
-/// Most parameters beside `self`. A tuple counts as many as it has elements.
+/// Most parameters besides `self`. Each element of a tuple counts.
 const MOST: usize = 6;
 
-/// Functions of the product that take too many.
+/// Finds functions of the product with too many parameters.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let is_product =
         |path: &str| path.starts_with("crates/") && path.contains("/src/") && !path.ends_with("tests.rs");
@@ -36,7 +36,7 @@ fn too_many(path: &str, text: &str) -> Vec<Finding> {
     findings
 }
 
-/// Where the parameters open: behind the type parameters, whose bounds have brackets of their own.
+/// Where the parameters open: after the type parameters, whose bounds have brackets of their own.
 fn opening(tokens: &[Token<'_>], from: usize) -> Option<usize> {
     let mut depth = 0_usize;
     for (index, token) in tokens.iter().enumerate().skip(from) {
@@ -51,7 +51,7 @@ fn opening(tokens: &[Token<'_>], from: usize) -> Option<usize> {
     None
 }
 
-/// The parameters in a signature's brackets; the elements of tuples one by one, `self` not at all.
+/// The number of parameters in a signature's brackets; each element of a tuple counts, `self` does not.
 fn count(signature: &[Token<'_>]) -> usize {
     parts(signature).into_iter().map(elements).sum()
 }
@@ -73,7 +73,7 @@ fn elements(parameter: &[Token<'_>]) -> usize {
     }
 }
 
-/// What stands between the commas that are in no bracket.
+/// Splits at the commas that are outside brackets.
 fn parts<'a, 't>(tokens: &'a [Token<'t>]) -> Vec<&'a [Token<'t>]> {
     let (mut found, mut begin, mut at, mut depth) = (Vec::new(), 0, 0, 0_usize);
     while at < tokens.len() {

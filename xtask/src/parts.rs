@@ -1,9 +1,9 @@
-//! The parts of a directory of files, and the one way that imports run between them: down.
+//! The layers ("parts") of a directory of files. Imports between them may only go down.
 //!
-//! `ARCHITECTURE.md` holds a fenced block `parts DIRECTORY` for each directory that has such an order. A line
-//! names a part and the files it is made of; an indented line goes on with the part above it. `h2` is
-//! `h2.rs`, and all files of `h2/` that no longer name claims; `h2/mod` and `h2/server` are the one file. A
-//! file may import files of its own part and of those below.
+//! `ARCHITECTURE.md` has a fenced block `parts DIRECTORY` for each directory with such an order. A line names
+//! a part and its files; an indented line continues the part above it. `h2` means `h2.rs` and all files of
+//! `h2/` that no longer name claims; `h2/mod` and `h2/server` mean one file each. A file may import files of
+//! its own part and of those below.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ const PAGE: &str = "ARCHITECTURE.md";
 
 /// What a name in a block stands for.
 struct Claim {
-    /// The part's place from above, from 0.
+    /// The part's index from the top, from 0.
     part: usize,
     /// Line of the page.
     line: usize,
@@ -31,7 +31,7 @@ struct Parts<'a> {
     claims: BTreeMap<&'a str, Claim>,
 }
 
-/// Imports that run up, files that belong to no part, and names that stand for no file.
+/// Finds imports that go up, files that belong to no part, and names that match no file.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for fence in tree.text(PAGE).into_iter().flat_map(fences) {
@@ -75,7 +75,7 @@ impl<'a> Parts<'a> {
         Some(parts)
     }
 
-    /// The longest name that stands for a file.
+    /// The longest name that matches a file.
     fn claim(&self, file: &str) -> Option<(&'a str, &Claim)> {
         let inside = file.strip_prefix(&self.directory)?.strip_suffix(".rs")?;
         let mut name = inside;
@@ -130,7 +130,7 @@ mod tests {
     const PAGE_TEXT: &str =
         "x\n```parts c/src/http\nrequests  h1 h2/server\nstreams   stream\n          h2\n```\n";
 
-    /// What is found where the page has `page`, and `http/` the given files beside those it always has.
+    /// The findings if the page is `page` and `http/` has the given files besides those it always has.
     fn findings(page: &str, more: &[(&str, &str)]) -> Vec<String> {
         let mut files = vec![
             ("ARCHITECTURE.md", page),

@@ -1,8 +1,8 @@
-//! Words that would tie the repository to one machine: the package registries it uses, and where its checkout
-//! lies.
+//! Finds words that would tie the repository to one machine: the package registries that it uses, and the
+//! checkout's directory.
 //!
-//! Nothing is named here. The machine's own clients are asked when the check runs, so that it holds on any
-//! machine.
+//! No such word is listed here. The machine's own package clients are asked when the check runs, so that it
+//! works on any machine.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,21 +10,21 @@ use std::process::{Command, Stdio};
 
 use crate::tree::{Finding, Tree};
 
-/// A word that no tracked file may hold, and what it is.
+/// A word that no tracked file may contain, and what it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forbidden {
     word: String,
     what: String,
 }
 
-/// Lock files name where packages came from; that is what they are for.
+/// Lock files name the origins of packages; that is their purpose.
 const LOCK_FILES: &[&str] = &["Cargo.lock", "package-lock.json", "go.sum"];
 
-/// Directories that documents may name although a checkout could lie right in them.
+/// Directories that documents may name although a checkout could be directly in them.
 const SHARED_DIRECTORIES: &[&str] =
     &["/", "/tmp", "/var/tmp", "/home", "/root", "/srv", "/opt", "/usr/src", "/var", "/mnt"];
 
-/// What this machine must not leave behind in a file: its registries' hosts and its directories.
+/// The words of this machine that no file may contain: its registries' hosts and its directories.
 pub fn of_this_machine(root: &Path) -> Vec<Forbidden> {
     let mut words: Vec<Forbidden> = hosts(&answers())
         .into_iter()
@@ -34,7 +34,7 @@ pub fn of_this_machine(root: &Path) -> Vec<Forbidden> {
     words
 }
 
-/// Files that hold one of the words.
+/// Finds files that contain one of the words.
 pub fn check(tree: &Tree, words: &[Forbidden]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.texts() {
@@ -57,7 +57,7 @@ pub fn check(tree: &Tree, words: &[Forbidden]) -> Vec<Finding> {
     findings
 }
 
-/// Whether a host or a directory stands in a line as a whole: `a.example` is not found in `aa.example`.
+/// Whether a line contains a host or a directory as a whole: `a.example` is not found in `aa.example`.
 fn stands_in(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
         let before = line[..at].chars().next_back();
@@ -68,8 +68,7 @@ fn stands_in(line: &str, word: &str) -> bool {
     })
 }
 
-/// What each package client answers when it is asked where it gets packages; clients that are not there are
-/// left out.
+/// What each package client says about where it gets packages; clients that are not installed are left out.
 fn answers() -> Vec<(String, String)> {
     let commands: &[&[&str]] = &[
         &["npm", "config", "get", "registry"],
@@ -109,7 +108,7 @@ fn hosts(answers: &[(String, String)]) -> BTreeMap<String, String> {
             let authority = address.split(|c: char| "/,|\"' \n\t<>".contains(c)).next().unwrap_or("");
             let host = authority.rsplit('@').next().unwrap_or("");
             let name = host.split(':').next().unwrap_or("");
-            // A name without a dot, or this machine itself, could be any word of any file.
+            // A name without a dot, or one of this machine itself, could be any word in any file.
             if name.contains('.') && !name.starts_with("127.") && name != "0.0.0.0" {
                 hosts.insert(name.to_owned(), client.clone());
             }

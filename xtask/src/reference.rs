@@ -1,7 +1,7 @@
-//! The generated pages in `docs/reference`, and the parts of hand-written pages that a table of the code
-//! decides.
+//! The generated pages in `docs/reference`, and the parts of hand-written pages that are determined by a
+//! table in the code.
 //!
-//! `cargo xtask docs` runs these tests with `WEIR_BLESS` set: then a stale page is written instead of
+//! `cargo xtask docs` runs these tests with `WEIR_BLESS` set: then they rewrite a stale page instead of
 //! failing.
 
 mod admin_api;
@@ -59,7 +59,7 @@ fn the_guide_explains_every_end_reason_and_no_other() {
     assert_eq!(explained, known);
 }
 
-/// The cells in code style of the first column of the table that begins behind `heading`.
+/// The cells in code style of the first column of the table after `heading`.
 fn first_column<'p>(page: &'p str, heading: &str) -> BTreeSet<&'p str> {
     let table = page.split(heading).nth(1).expect("the heading of the table").trim_start();
     let rows = table.lines().take_while(|line| line.starts_with('|'));
@@ -73,7 +73,7 @@ fn page(path: &str) -> String {
 #[test]
 fn the_guide_shows_every_call_of_the_admin_api_and_no_other() {
     let page = page("docs/guide/admin-api.md");
-    // The page shows calls as they are made: with the names of its examples.
+    // The page shows calls as they are made, with the names of its examples.
     let names = [
         ("{pool}", "app"),
         ("{address}", "10.0.0.1:8080"),
@@ -116,7 +116,7 @@ fn every_metric_that_a_page_names_is_exported() {
         for name in page.split(|character| !is_of_name(character)).filter(|word| word.starts_with("weir_")) {
             let plain =
                 ["_bucket", "_count", "_sum"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
-            // Crates have such names too.
+            // Crates have names of this form too.
             let is_crate = page.contains(&format!("{name}::"));
             if !is_crate && !known.contains(name) && !known.contains(plain) {
                 unknown.push(format!("{path}: {name}"));

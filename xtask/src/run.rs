@@ -1,4 +1,4 @@
-//! Runs other programs: cargo with its output passed on, and test runs with their results added up.
+//! Runs other programs: cargo with its output passed on, and test runs with their results summed up.
 
 use std::io::{self, BufRead as _, BufReader, Write};
 use std::path::Path;
@@ -11,7 +11,7 @@ pub fn cargo(root: &Path) -> Command {
     command
 }
 
-/// Shows a command, runs it, and says whether it ended well. A program that can't be started counts as
+/// Prints a command, runs it, and returns whether it succeeded. A program that can't be started counts as
 /// failed.
 pub fn succeeds(command: &mut Command) -> bool {
     announce(command);
@@ -24,7 +24,7 @@ pub fn succeeds(command: &mut Command) -> bool {
     }
 }
 
-/// Shows a command as one would type it.
+/// Prints a command as one would type it.
 pub fn announce(command: &Command) {
     let name = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy();
     let mut line = format!("+ {name}");
@@ -35,7 +35,7 @@ pub fn announce(command: &Command) {
     println!("{line}");
 }
 
-/// What test runs added up to.
+/// The sum of test runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Tests that passed (count).
@@ -44,7 +44,7 @@ pub struct Tally {
     pub failed: u64,
     /// Tests that are switched off (count).
     pub ignored: u64,
-    /// What the harness printed of each run's failed tests, for the end of a long output.
+    /// What the harness printed about each run's failed tests, for the end of a long output.
     pub failures: Vec<String>,
 }
 
@@ -69,7 +69,7 @@ impl Tally {
         }
     }
 
-    /// Adds what another run came to.
+    /// Adds the results of another run.
     pub fn add(&mut self, other: Tally) {
         self.passed += other.passed;
         self.failed += other.failed;
@@ -83,9 +83,9 @@ impl Tally {
     }
 }
 
-/// Runs `cargo test` or a test program, passes its output on to `out`, and adds up its results.
+/// Runs `cargo test` or a test program, passes its output on to `out`, and sums up its results.
 ///
-/// A run that ends badly without a failed test (it did not compile, a test process was killed) counts as one
+/// A run that fails without a failed test (it did not compile, a test process was killed) counts as one
 /// failure.
 pub fn tests(command: &mut Command, out: &mut impl Write, tally: &mut Tally) {
     let before = tally.failed;
@@ -117,8 +117,8 @@ fn stream(command: &mut Command, out: &mut impl Write, tally: &mut Tally) -> io:
     Ok(child.wait()?.success())
 }
 
-/// Picks out of a test program's output what it says of failed tests: what they printed, and behind that
-/// their names, each under a line `failures:`.
+/// Extracts from a test program's output what it prints about failed tests: first their output, then their
+/// names, each under a line `failures:`.
 #[derive(Default)]
 struct Failures {
     headings: usize,

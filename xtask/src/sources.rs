@@ -1,8 +1,8 @@
-//! Rules about source text: how long, what it may be called, what must not be left in it.
+//! Rules about source files: their length, their names, and what must not be left in them.
 
 use crate::tree::{Finding, Tree, extension, line_where};
 
-/// Longest source file, in lines. The shared sin of this field is the one giant file that nobody split.
+/// Longest source file, in lines. Load balancers tend to have one giant file that nobody splits.
 const FILE_LINES: usize = 600;
 
 /// Longest Rust function, in lines from `fn` to its closing brace. The guide says about 70; this is where
@@ -12,13 +12,13 @@ const FUNCTION_LINES: usize = 85;
 /// Files that people write by hand and read top-down.
 const SOURCES: &[&str] = &["rs", "c", "h", "ts", "js", "py", "sh"];
 
-/// Words that say nothing about what is inside.
+/// Words that say nothing about a file's content.
 const EMPTY_NAMES: &[&str] = &["util", "utils", "common", "helper", "helpers", "manager", "misc"];
 
 /// The crates with a small named module of system calls that need `unsafe`; they deny it everywhere else.
 const DENY_UNSAFE: [&str; 3] = ["crates/weir-io/", "crates/weir-l4/", "lab/"];
 
-/// Files and functions that are too long to be read at one go.
+/// Finds files and functions that are too long to be read in one go.
 pub fn lengths(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.with_extension(SOURCES) {
@@ -68,7 +68,7 @@ fn function_name(line: &str) -> Option<&str> {
     (end > 0).then(|| &after[..end])
 }
 
-/// Files, directories and inline modules with a name that says nothing.
+/// Finds files, directories and inline modules with a name that says nothing.
 pub fn names(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for path in tree.paths() {
@@ -105,7 +105,7 @@ const MARKS: &[(&str, &str)] = &[
     (concat!("unimple", "mented!("), "write it, or leave it out"),
 ];
 
-/// Unfinished work, and tests that are switched off without saying why.
+/// Finds unfinished work, and tests that are switched off without a reason.
 pub fn marks(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     let scripts = ["Makefile", ".ci/run", "lab/peers"];
@@ -127,7 +127,7 @@ pub fn marks(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Whether `mark` stands in `line` and is not part of a longer word.
+/// Whether `line` contains `mark` as a whole word.
 fn holds_word(line: &str, mark: &str) -> bool {
     line.match_indices(mark).any(|(at, _)| {
         let part_of_word = |c: char| c.is_alphanumeric() || c == '_';
@@ -136,7 +136,7 @@ fn holds_word(line: &str, mark: &str) -> bool {
     })
 }
 
-/// Every crate forbids `unsafe`, but for those that name the place where they need it.
+/// Checks that every crate forbids `unsafe`, except those that name the file where they need it.
 pub fn unsafe_code(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.with_extension(&["rs"]) {
@@ -164,7 +164,7 @@ pub fn unsafe_code(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// In an exempt crate one file may allow `unsafe`, so that a reviewer knows where to look.
+/// Checks that in an exempt crate only one file allows `unsafe`, so that a reviewer knows where to look.
 fn allowing_modules(tree: &Tree, under: &str) -> Vec<Finding> {
     let allows = |line: &str| line.contains(concat!("allow(unsafe", "_code)"));
     let inside = tree.with_extension(&["rs"]).filter(|(path, _)| path.starts_with(under));

@@ -1,5 +1,5 @@
-//! Every test program of the workspace: what lists them, and what runs them two at a time, one at a time, or
-//! with many threads.
+//! Every test program of the workspace: lists them, and runs them in parallel, one at a time, or with many
+//! threads.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -17,22 +17,22 @@ use crate::tree::Tree;
 /// A program that holds tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Where its package lies, from the root of the repository: `crates/weir-http`.
+    /// Its package's directory, from the root of the repository: `crates/weir-http`.
     pub package: String,
     /// The name of the target: `conformance`, `e2e`, or the crate's for its unit tests.
     name: String,
     executable: PathBuf,
 }
 
-/// How many run at once, and with how many threads.
+/// How a program runs: how many at once, and with how many threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Manner {
-    /// It computes: one beside the other, as many as there are cores.
+    /// It computes: as many run in parallel as there are cores.
     Together,
-    /// It measures time: nothing else runs meanwhile.
+    /// It measures time: nothing else runs at the same time.
     Alone,
-    /// Its tests wait most of the time, for other programs and for timers: many threads, and nothing else
-    /// meanwhile.
+    /// Its tests mostly wait, for other programs and for timers: many threads, and nothing else at the same
+    /// time.
     Waiting,
 }
 
@@ -60,8 +60,8 @@ impl Program {
     }
 }
 
-/// The test programs of the workspace, as cargo has built them; `None`, with cargo's words printed, when they
-/// do not build.
+/// The test programs of the workspace, as cargo has built them. If they do not build, prints cargo's output
+/// and returns `None`.
 pub fn programs(root: &Path, lints: Lints) -> Option<Vec<Program>> {
     let mut command = linting(root, lints);
     command.args(["test", "--workspace", "--no-run", "--message-format=json"]);
@@ -70,25 +70,26 @@ pub fn programs(root: &Path, lints: Lints) -> Option<Vec<Program>> {
     output.status.success().then(|| said.lines().filter_map(|line| program(root, line)).collect())
 }
 
-/// The program that a line of cargo's output tells of.
+/// The program that a line of cargo's output describes.
 fn program(root: &Path, line: &str) -> Option<Program> {
-    // A target says `test` as well: whether it may hold tests. Only the profile tells what was built.
+    // A target has a `test` key as well, for whether it may contain tests. Only the profile says what was
+    // built.
     let is_test = line.split_once("\"profile\":")?.1.contains("\"test\":true");
     let executable = is_test.then(|| word(line, "executable")).flatten()?;
     let manifest = Path::new(word(line, "manifest_path")?).parent()?;
     let package = manifest.strip_prefix(root).ok()?.to_str()?.to_owned();
-    // The target's name comes behind the package's, and so behind `target`.
+    // The target's name comes after the package's, and so after `target`.
     let name = word(&line[line.find("\"target\":")?..], "name")?.to_owned();
     Some(Program { package, name, executable: executable.into() })
 }
 
-/// The text that a JSON line holds under `key`; paths of a checkout need no escapes.
+/// The text under `key` in a JSON line; paths of a checkout need no escapes.
 fn word<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     let (_, rest) = line.split_once(&format!("\"{key}\":\""))?;
     rest.split('"').next()
 }
 
-/// Runs all of `programs`, those of end-to-end tests with `filters`; adds up what came of them.
+/// Runs all of `programs`, with `filters` for end-to-end tests, and adds up the results.
 pub fn run(root: &Path, programs: &[Program], filters: &[&str], tally: &mut Tally) {
     let of = |manner| programs.iter().filter(move |program| program.manner() == manner).collect::<Vec<_>>();
     let cores = thread::available_parallelism().map_or(2, usize::from);
@@ -120,7 +121,7 @@ fn waiting(root: &Path, program: &Program, filters: &[&str], threads: usize, tal
     one(root, program, &arguments, &mut std::io::stdout(), tally);
 }
 
-/// Runs `at_once` programs at a time, and writes to `out` what each said when it has ended.
+/// Runs `at_once` programs at a time, and writes the output of each to `out` when it has ended.
 fn together(
     root: &Path,
     programs: &[&Program],
@@ -152,8 +153,8 @@ fn one(root: &Path, program: &Program, arguments: &[&str], out: &mut impl Write,
     tests(&mut command, out, tally);
 }
 
-/// Runs the examples that stand in documentation, of the packages of `tree` that have any: rustdoc reads a
-/// package for a second to find that it has none.
+/// Runs the examples in documentation, for the packages of `tree` that have any: rustdoc needs a second to
+/// find that a package has none.
 pub fn documentation(root: &Path, tree: &Tree, lints: Lints, tally: &mut Tally) {
     let packages = with_examples(tree);
     if packages.is_empty() {
@@ -241,7 +242,7 @@ mod tests {
             .unwrap();
         std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let program = Program { package: ".".into(), name: "script".into(), executable: script.clone() };
-        // What they say is kept from this test's own output: who runs it would count it.
+        // Their output is kept out of this test's own output, whose reader would count it.
         let (mut said, mut tally) = (Vec::new(), Tally::default());
         together(&std::env::temp_dir(), &[&program; 5], 2, &mut said, &mut tally);
         std::fs::remove_file(script).unwrap();

@@ -1,6 +1,6 @@
-//! The threat model names, for each row, the tests that prove it: here those tests must exist.
+//! Checks that the tests exist that the threat model names for each of its rows.
 //!
-//! In `docs/threat-model.md` the last column of a row holds test names in backticks, each as
+//! In `docs/threat-model.md` the last column of a row has test names in backticks, each as
 //! `crate-or-file::name` or just `name`, or it begins with `open:` and says what is missing.
 
 use std::collections::BTreeSet;
@@ -10,8 +10,8 @@ use crate::tree::{Finding, Tree};
 
 const PAGE: &str = "docs/threat-model.md";
 
-/// Rows of the threat model that name a test which does not exist, or neither a test nor what is missing, or
-/// have the id of a row before them.
+/// Finds rows of the threat model that name a test that does not exist, that name neither a test nor what is
+/// missing, or that repeat the id of an earlier row.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let Some(page) = tree.text(PAGE) else {
         return vec![Finding::at(PAGE, 1, "the threat model is missing")];
@@ -55,7 +55,7 @@ fn test_names(tree: &Tree) -> BTreeSet<&str> {
     for (_, text) in tree.with_extension(&["rs"]) {
         let (mut marked, mut in_table) = (false, false);
         for line in text.lines().map(str::trim) {
-            // Cases that a macro makes a test of for each kind of packet.
+            // A macro turns these cases into a test for each kind of packet.
             in_table = line.starts_with("each_") && line.ends_with('{') || in_table && line != "}";
             if in_table && !line.ends_with('{') {
                 names.extend(line.split_whitespace());

@@ -8,8 +8,8 @@ use crate::{
     threats,
 };
 
-/// Runs every check on the tracked files under `root`, prints what they found, and says whether that was
-/// nothing.
+/// Runs every check on the tracked files under `root`, prints the findings, and returns whether there were
+/// none.
 pub fn holds(root: &Path) -> bool {
     let tree = match Tree::tracked(root) {
         Ok(tree) => tree,
@@ -30,7 +30,7 @@ pub fn holds(root: &Path) -> bool {
     findings.is_empty()
 }
 
-/// Everything the checks find, sorted by file and line.
+/// All findings of the checks, sorted by file and line.
 fn check(tree: &Tree, words: &[places::Forbidden]) -> Vec<Finding> {
     let checks = [
         edges::check,

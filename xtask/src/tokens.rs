@@ -1,6 +1,6 @@
 //! Rust text as tokens: enough to find imports, signatures and comments without a parser.
 
-/// What a token is.
+/// The kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A name or a keyword.
@@ -24,11 +24,12 @@ pub struct Token<'a> {
     pub line: usize,
 }
 
-/// Marks of more than one character that matter here: split, `->` would look like the end of a generic list.
+/// Marks of more than one character that matter here: if it were split, `->` would look like the end of a
+/// generic list.
 const LONG_MARKS: [&str; 3] = ["::", "->", "=>"];
 
-/// The tokens of a file, comments and blanks left out. Text that is no Rust gives some tokens and never
-/// fails.
+/// The tokens of a file without comments and blanks. Text that is not Rust gives some tokens and never an
+/// error.
 pub fn tokens(text: &str) -> Vec<Token<'_>> {
     let mut found = Vec::new();
     let (mut at, mut line) = (0, 1);
@@ -115,7 +116,7 @@ fn string(rest: &str) -> Option<usize> {
     Some(rest.len())
 }
 
-/// A character, or a lifetime: a lifetime is a name without a quote behind it.
+/// A character, or a lifetime: a lifetime is a name that no quote follows.
 fn quote(rest: &str) -> (Option<Kind>, usize) {
     let inside = &rest[1..];
     if let Some(escape) = inside.strip_prefix('\\') {
@@ -153,7 +154,7 @@ pub fn closing(tokens: &[Token<'_>], open: usize) -> usize {
     tokens.len()
 }
 
-/// The tokens without the items that only tests compile: `#[cfg(test)]` and what it stands before.
+/// The tokens without the items that only tests compile: `#[cfg(test)]` and the item that follows it.
 pub fn without_tests<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
     let mut kept = Vec::with_capacity(tokens.len());
     let mut at = 0;
@@ -172,18 +173,18 @@ pub fn without_tests<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
 /// Words that begin an item.
 const ITEMS: [&str; 10] = ["const", "enum", "fn", "impl", "mod", "static", "struct", "trait", "type", "use"];
 
-/// The index behind an item: behind its body, or behind the semicolon that ends it.
+/// The index after an item: after its body, or after the semicolon that ends it.
 fn item_end(tokens: &[Token<'_>], begin: usize) -> usize {
     let (mut at, mut is_item) = (begin, false);
     while at < tokens.len() {
         match tokens[at].text {
             ";" => return at + 1,
-            // A field, a variant or an arm ends with a comma; in an item commas stand between type arguments.
+            // A field, a variant or an arm ends with a comma; in an item commas separate type arguments.
             "," if !is_item => return at + 1,
             word if ITEMS.contains(&word) => is_item = true,
             "{" => {
                 let close = closing(tokens, at);
-                // `use a::{b, c};` goes on behind its bracket.
+                // `use a::{b, c};` continues after its bracket.
                 let goes_on = tokens.get(close + 1).is_some_and(|next| next.text == ";");
                 return close + 1 + usize::from(goes_on);
             }

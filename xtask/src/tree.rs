@@ -1,4 +1,4 @@
-//! The files git tracks, read once, so that every check sees the same tree and a test can make one up.
+//! The files that git tracks, read once, so that every check sees the same tree and a test can make one up.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ pub struct Tree {
     binary: Vec<String>,
 }
 
-/// Something a check found.
+/// A finding of a check.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
     /// Path from the root.

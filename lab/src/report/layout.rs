@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter};
 
-/// Objects and arrays nested in fewer than this many others are spread over lines; deeper ones, which are the
-/// samples, have one line each.
+/// Objects and arrays down to this depth are spread over lines; deeper ones, which are the samples, have one
+/// line each.
 const SPREAD: usize = 10;
 
 /// `value` as JSON. Err if it can't be written as JSON, which only a defect can cause.

@@ -1,4 +1,4 @@
-//! The reference page of statements: the words that say what becomes of a statement of MySQL.
+//! The reference page of statements: the words that say how MySQL statements are classified and handled.
 
 use std::fmt::Write as _;
 
