@@ -1,4 +1,4 @@
-//! Many connections at once through namespaces: held, talked over, and counted when they are lost.
+//! Many concurrent connections through namespaces: they are held, used, and counted if they are lost.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -18,7 +18,7 @@ use crate::network::Network;
 
 /// Longest wait for one answer: longer than a segment that was lost takes to be sent again.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Connections that are made at the same time: fewer than a listening socket has waiting.
+/// Connections that are established at the same time: fewer than a listening socket's backlog.
 const AT_ONCE: usize = 64;
 
 /// A backend in a process of its own, whose descriptors are not the test's; ends with this value.
@@ -26,8 +26,8 @@ const AT_ONCE: usize = 64;
 pub struct CrowdServer(Child);
 
 impl CrowdServer {
-    /// Starts `program` (the built `crowd_server`) in a server's host, at `port` of both its addresses. Where
-    /// it was built may be another machine: then it lies beside Weir.
+    /// Starts `program` (the built `crowd_server`) in a server's host, at `port` of both its addresses. If it
+    /// was built on another machine, it lies beside Weir.
     pub fn start(network: &Network, program: &Path, number: usize, port: u16) -> CrowdServer {
         CrowdServer::start_many(network, program, number, &[(number, port)])
     }
@@ -81,7 +81,7 @@ pub struct Crowd {
     members: Vec<Member>,
 }
 
-/// A connection and who answered it; no stream once it is lost.
+/// A connection and the server that answered it; no stream once it is lost.
 #[derive(Debug)]
 struct Member {
     stream: Option<TcpStream>,
@@ -90,14 +90,14 @@ struct Member {
 }
 
 impl Crowd {
-    /// Makes `count` connections to each of `to`; panics when one can't be made.
+    /// Opens `count` connections to each of `to`; panics if one can't be opened.
     pub fn gather(network: &Network, to: &[SocketAddr], count: usize) -> Crowd {
         let crowd = Crowd::try_gather(network, to, count);
         assert_eq!(crowd.lost(), 0, "{:?}", crowd.why());
         crowd
     }
 
-    /// As [`Crowd::gather`]; those that can't be made are lost.
+    /// As [`Crowd::gather`], but connections that can't be opened count as lost.
     pub fn try_gather(network: &Network, to: &[SocketAddr], count: usize) -> Crowd {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let all: Vec<SocketAddr> = to.iter().flat_map(|to| std::iter::repeat_n(*to, count)).collect();
@@ -116,7 +116,7 @@ impl Crowd {
         Crowd { runtime, members }
     }
 
-    /// Has each member say something and waits for its answer. What is lost stays so.
+    /// Sends something on each connection and waits for the answer. A lost connection stays lost.
     pub fn talks(&mut self) {
         self.runtime.block_on(async {
             for member in &mut self.members {
@@ -139,7 +139,7 @@ impl Crowd {
         });
     }
 
-    /// Talks until `is_done`, once at least; gives how often.
+    /// Talks until `is_done`, at least once; returns how often.
     pub fn talks_until(&mut self, is_done: &AtomicBool) -> usize {
         for round in 1.. {
             let was_done = is_done.load(Ordering::Acquire);
@@ -161,7 +161,7 @@ impl Crowd {
         self.members.iter().filter(|member| member.stream.is_none()).count()
     }
 
-    /// What became of those that were lost.
+    /// How connections were lost.
     pub fn why(&self) -> BTreeSet<&str> {
         self.members.iter().filter(|one| one.stream.is_none()).map(|one| one.why.as_str()).collect()
     }
@@ -209,7 +209,7 @@ async fn begin(to: SocketAddr) -> Member {
     member
 }
 
-/// Segments that a host has sent again since it was made.
+/// Segments that a host has retransmitted since it was created.
 pub fn sent_again(network: &Network, host: &str) -> u64 {
     let text =
         network.on(host, || std::fs::read_to_string("/proc/thread-self/net/snmp").expect("counters of TCP"));

@@ -1,9 +1,9 @@
-//! Does the built program do what it promises, seen from outside?
+//! Tests the built program from outside.
 //!
-//! Drives the `weir` binary through raw sockets and other people's clients; depends on no crate of the
+//! Drives the `weir` binary through raw sockets and other people's clients. It depends on no crate of the
 //! product, so a mistake shared between the product and its tests can't hide. The tests are in `tests/e2e.rs`
-//! and its directories; this library is what they are written in, and what the load programs in `src/bin`
-//! share with them.
+//! and its directories. This library has what they are written with, which the load programs in `src/bin`
+//! share.
 //!
 //! Start reading at [`dialogue`], then any file of `tests/http/`.
 #![forbid(unsafe_code)]

@@ -25,7 +25,7 @@ pub use trunk::Trunk;
 static MADE: AtomicU32 = AtomicU32::new(0);
 static MOUNTED: Once = Once::new();
 
-/// Where systemd mounts the BPF file system; a container or a bare root has it not.
+/// Where systemd mounts the BPF file system; a container or a minimal root lacks it.
 const BPF: &str = "/sys/fs/bpf";
 
 fn mount_bpf() {
@@ -63,7 +63,7 @@ impl Network {
         for key in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
             network.sets("weir", key, "1");
         }
-        // Whoever runs it: see WEIR_TEST_CAPABILITIES.
+        // Any user may run it: see WEIR_TEST_CAPABILITIES.
         network.sets("weir", "net.ipv4.ip_unprivileged_port_start", "0");
         network.move_to("weir");
         network
@@ -79,7 +79,7 @@ impl Network {
         let full = self.full(host);
         run(&["ip", "netns", "add", &full]);
         self.hosts.push(full);
-        // No address waits to be found unique.
+        // Addresses are usable at once, without duplicate address detection.
         for key in ["net.ipv6.conf.default.accept_dad", "net.ipv6.conf.all.accept_dad"] {
             self.sets(host, key, "0");
         }
@@ -100,8 +100,8 @@ impl Network {
         run(&["ip", "-n", &host, "-6", "route", "add", "default", "via", &format!("fd50:{net}::1")]);
     }
 
-    /// Makes the link between a host and Weir's anew, after one end of it was deleted: other interfaces of
-    /// the same names and addresses.
+    /// Recreates the link between a host and Weir's after one end was deleted: the new interfaces have the
+    /// same names and addresses.
     pub fn links_again(&self, host: &str, net: usize) {
         self.join(host, net);
     }
@@ -141,7 +141,7 @@ impl Network {
         self.move_to("other");
     }
 
-    /// Has the client and all servers send through the second host of Weir's, over IPv4.
+    /// Makes the client and all servers send through the second host of Weir's, over IPv4.
     pub fn leads_to_other(&self, servers: usize) {
         for (host, net) in self.neighbours(servers) {
             let gateway = format!("10.50.{}.1", net + 100);
@@ -165,7 +165,7 @@ impl Network {
         format!("{BPF}/{}", self.name)
     }
 
-    /// Runs a program in a host; panics with what it said when it fails.
+    /// Runs a program in a host; panics with its output if it fails.
     pub fn run(&self, host: &str, words: &[&str]) -> String {
         let full = self.full(host);
         let mut all = vec!["ip", "netns", "exec", full.as_str()];
@@ -189,7 +189,7 @@ impl Network {
             .unwrap_or_else(|problem| panic!("{path}: {problem} (needs root)"));
     }
 
-    /// Does something in a host, on a thread of its own: sockets that it opens stay there.
+    /// Runs `what` in a host, on a thread of its own: sockets that it opens stay there.
     pub fn on<T: Send>(&self, host: &str, what: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let there = scope.spawn(|| {
@@ -207,8 +207,8 @@ impl Network {
         SocketAddr::new(address.parse::<IpAddr>().expect("an address"), port)
     }
 
-    /// Has a server greet each connection by its number and send back what it gets, and answer datagrams by
-    /// its number and what they hold.
+    /// Makes a server greet each connection by its number and echo what it receives, and answer datagrams by
+    /// its number and their content.
     pub fn greets(&self, number: usize, port: u16) {
         for is_v6 in [false, true] {
             self.greets_at(number, self.server(number, port, is_v6).ip(), port);
@@ -219,7 +219,7 @@ impl Network {
     pub fn greets_at(&self, number: usize, address: IpAddr, port: u16) {
         let address = SocketAddr::new(address, port);
         let (listener, socket) = self.on(&format!("server{number}"), || {
-            // The kernel lets an address of IPv6 be used a moment after it was added.
+            // The kernel allows the use of an IPv6 address a moment after it was added.
             let what = format!("an address to listen at, {address}");
             let listener = until_within(PATIENCE, &what, || TcpListener::bind(address).ok());
             let socket = UdpSocket::bind(address).unwrap_or_else(|problem| panic!("{address}: {problem}"));
@@ -261,8 +261,8 @@ impl Drop for Network {
 
 /// Joins two namespaces by a veth pair: a device in the one, its peer in the other.
 ///
-/// Asked for from within the one: before Linux 6.15 a name is taken that the asker's own namespace has, and a
-/// test that enters a second network asks from the first.
+/// Runs in the namespace `one`: before Linux 6.15 a name that exists in the caller's own namespace counts as
+/// taken, and a test that enters a second network calls from the first.
 fn link(one: &str, device: &str, other: &str, peer: &str) {
     run(&["ip", "-n", one, "link", "add", device, "type", "veth", "peer", "name", peer, "netns", other]);
 }

@@ -1,4 +1,4 @@
-//! Packets as bytes, from any address: what no socket would send.
+//! Packets as bytes, from any address, for what no socket would send.
 
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// Flags of TCP.
+/// A TCP flag.
 pub const FIN: u8 = 1;
 /// As [`FIN`].
 pub const SYN: u8 = 2;
@@ -18,15 +18,15 @@ pub const ACK: u8 = 16;
 /// A segment of TCP.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'p> {
-    /// Whence.
+    /// Source address.
     pub source: SocketAddr,
-    /// Whither; of the same family.
+    /// Destination address, of the same family.
     pub destination: SocketAddr,
     /// [`SYN`] and others.
     pub flags: u8,
-    /// Its number.
+    /// Its sequence number.
     pub sequence: u32,
-    /// What it acknowledges.
+    /// Its acknowledgement number.
     pub acknowledgement: u32,
     /// What it carries.
     pub payload: &'p [u8],
@@ -47,14 +47,14 @@ pub fn datagram(source: SocketAddr, destination: SocketAddr, payload: &[u8]) -> 
     in_ip(source.ip(), destination.ip(), 17, &Header::default(), &udp(source, destination, payload))
 }
 
-/// What an IP header says beside addresses and protocol.
+/// The fields of an IP header besides addresses and protocol.
 #[derive(Clone, Debug)]
 pub struct Header {
-    /// Hops that are left.
+    /// Remaining hops.
     pub hop_limit: u8,
     /// DSCP and ECN.
     pub class: u8,
-    /// IPv4: the packet's number; with 0 the kernel that sends it gives one.
+    /// IPv4: the packet's identification; with 0 the sending kernel chooses one.
     pub id: u16,
     /// IPv4: the flags and the offset of fragments, as the field has them (RFC 791 §3.1).
     pub fragment: u16,
@@ -65,7 +65,7 @@ pub struct Header {
 }
 
 impl Default for Header {
-    /// Not to be cut.
+    /// Don't fragment.
     fn default() -> Header {
         Header {
             hop_limit: 64,
@@ -78,8 +78,8 @@ impl Default for Header {
     }
 }
 
-/// A segment of TCP with its sum; the numbers are its own and the one that it acknowledges, options a
-/// multiple of four bytes.
+/// A TCP segment with its checksum. The numbers are sequence and acknowledgement; options must be a multiple
+/// of four bytes.
 pub fn tcp(
     source: SocketAddr,
     destination: SocketAddr,
@@ -99,7 +99,7 @@ pub fn tcp(
     with_sum(source.ip(), destination.ip(), 6, tcp, 16)
 }
 
-/// A datagram of UDP with its sum.
+/// A UDP datagram with its checksum.
 pub fn udp(source: SocketAddr, destination: SocketAddr, payload: &[u8]) -> Vec<u8> {
     let mut udp = Vec::with_capacity(8 + payload.len());
     udp.extend(source.port().to_be_bytes());
@@ -110,7 +110,8 @@ pub fn udp(source: SocketAddr, destination: SocketAddr, payload: &[u8]) -> Vec<u
     with_sum(source.ip(), destination.ip(), 17, udp, 6)
 }
 
-/// An error of ICMP with its sum: `kind` is type and code, `value` the second word, before what it quotes.
+/// An ICMP error with its checksum: `kind` is type and code, `value` the second word, before the quoted
+/// packet.
 pub fn icmp(source: IpAddr, destination: IpAddr, kind: [u8; 2], value: u32, quoted: &[u8]) -> Vec<u8> {
     let mut icmp = vec![kind[0], kind[1], 0, 0];
     icmp.extend(value.to_be_bytes());
@@ -123,7 +124,7 @@ pub fn icmp(source: IpAddr, destination: IpAddr, kind: [u8; 2], value: u32, quot
     icmp
 }
 
-/// Fills in the sum at `sum_at`, with the pseudo-header's part.
+/// Fills in the checksum at `sum_at`, including the pseudo-header.
 fn with_sum(
     source: IpAddr,
     destination: IpAddr,
@@ -136,7 +137,7 @@ fn with_sum(
     transport
 }
 
-/// What the sum of a transport's packet should be; of one that has it, 0.
+/// The checksum that a transport's packet should have; 0 if it already has it.
 pub fn sum_of_transport(source: IpAddr, destination: IpAddr, protocol: u8, transport: &[u8]) -> u16 {
     let addresses = [octets(source), octets(destination)].concat();
     let pseudo = [&addresses[..], &(transport.len() as u32).to_be_bytes(), &[0, 0, 0, protocol]].concat();
@@ -150,7 +151,7 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// The packet of a transport's, from its IP header on.
+/// A transport's packet, from its IP header on.
 pub fn in_ip(source: IpAddr, destination: IpAddr, protocol: u8, said: &Header, transport: &[u8]) -> Vec<u8> {
     let addresses = [octets(source), octets(destination)].concat();
     let mut packet = Vec::with_capacity(60 + transport.len());
@@ -181,7 +182,7 @@ pub fn in_ip(source: IpAddr, destination: IpAddr, protocol: u8, said: &Header, t
     packet
 }
 
-/// The sum of RFC 1071; of what has one, 0.
+/// The checksum of RFC 1071; 0 for data that include a correct one.
 pub fn sum_of(bytes: &[u8]) -> u16 {
     let mut sum: u32 =
         bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0))).sum();
@@ -191,7 +192,7 @@ pub fn sum_of(bytes: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// Sends packets as they are, from the host it was made in.
+/// Sends packets unchanged, from the host in which it was created.
 #[derive(Debug)]
 pub struct Sender {
     four: Socket,
@@ -209,7 +210,7 @@ impl Sender {
         Ok(Sender { four: socket(Domain::IPV4)?, six: socket(Domain::IPV6)? })
     }
 
-    /// Sends a packet on the way to where it says.
+    /// Sends a packet to its destination.
     pub fn sends(&self, packet: &[u8]) -> io::Result<()> {
         let (socket, to) = if packet[0] >> 4 == 4 {
             let octets: [u8; 4] = packet[16..20].try_into().expect("four bytes");
@@ -222,7 +223,7 @@ impl Sender {
     }
 }
 
-/// What comes to a host by its uplink, as it is on the wire.
+/// Receives what arrives at a host's uplink, as on the wire.
 #[derive(Debug)]
 pub struct Listener {
     socket: Socket,
@@ -250,7 +251,7 @@ impl Listener {
             let mut frame = vec![0; 65_536];
             let count = (&self.socket).read(&mut frame)?;
             frame.truncate(count);
-            // What this host sends is told to the socket as well.
+            // The socket also gets what this host sends.
             if count > 14 && frame[..6] == self.mac && matches!(frame[12..14], [8, 0] | [0x86, 0xdd]) {
                 return Ok(frame.split_off(14));
             }

@@ -1,5 +1,5 @@
-//! Honest clients: each sends a request at its time, whether or not the one before took long, and demands a
-//! right answer.
+//! Honest clients: each sends its requests on schedule, however long the one before took, and requires a
+//! correct answer.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,11 +15,10 @@ use crate::dialogue::{PATIENCE, Wire, quic};
 
 /// Clients, each with a connection of its own.
 const CLIENTS: u64 = 4;
-/// A request over QUIC that nobody has answered for so long is sent again: packets are lost where a queue is
-/// full.
+/// A request over QUIC is sent again after this time without an answer: packets are lost if a queue is full.
 const RESEND: Duration = Duration::from_millis(50);
 
-/// How long answers took, from the time when their requests were due; sorted.
+/// How long answers took, from when their requests were due; sorted.
 #[derive(Clone, Debug, Default)]
 pub struct Latencies(Vec<Duration>);
 
@@ -29,7 +28,7 @@ impl Latencies {
         self.0.len()
     }
 
-    /// What this share of them took at most.
+    /// The time that this share of the answers did not exceed.
     pub fn quantile(&self, share: f64) -> Duration {
         let last = self.0.len().saturating_sub(1);
         self.0.get((last as f64 * share) as usize).copied().unwrap_or_default()
@@ -43,7 +42,7 @@ pub struct Honest {
 }
 
 impl Honest {
-    /// Starts them, with so many requests per second in all.
+    /// Starts them, with `rate` requests per second in total.
     pub fn start(scene: &Scene, is_http3: bool, rate: u64) -> Honest {
         let stop = Arc::new(AtomicBool::new(false));
         let clients = (0..CLIENTS).map(|_| {
@@ -57,7 +56,7 @@ impl Honest {
         Honest { stop: stop.clone(), clients: clients.collect() }
     }
 
-    /// Lets them work for `time` and ends them. Panics when a request was not answered as it must be.
+    /// Lets them run for `time` and ends them. Panics if a request was not answered correctly.
     pub fn ends_after(self, time: Duration) -> Latencies {
         std::thread::sleep(time);
         self.stop.store(true, Ordering::Relaxed);
@@ -88,7 +87,8 @@ fn paced(interval: Duration, stop: &AtomicBool, mut ask: impl FnMut(u64)) -> Vec
 fn over_http2(address: SocketAddr, interval: Duration, stop: &AtomicBool) -> Vec<Duration> {
     let mut client = Http2::client(Wire::connect(address), b"");
     paced(interval, stop, |number| {
-        // Only the first answer spells out its status; the others are told by their content.
+        // Only the first answer has its status in a form that this client reads; the others are checked by
+        // their content.
         let outcome = client.asks(2 * number as u32 + 1, "/honest");
         let is_good = matches!(&outcome, Outcome::Answered(0 | 200, content) if content == b"hello");
         assert!(is_good, "honest request {number}: {outcome:?}");

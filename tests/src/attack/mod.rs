@@ -1,8 +1,8 @@
-//! Attacks on HTTP/2 and HTTP/3 from many connections that come again, beside honest traffic whose latency is
-//! measured: what `attack` runs.
+//! Attacks on HTTP/2 and HTTP/3 from many connections that reconnect when closed, beside honest traffic whose
+//! latency is measured. The program `attack` runs them.
 //!
-//! Weir has one core; backend, honest clients and attackers have the other, on which attackers run only when
-//! nobody else wants to.
+//! Weir has one core; backend, honest clients and attackers share the other, on which attackers run only if
+//! nothing else wants to.
 
 mod honest;
 mod scene;
@@ -17,12 +17,12 @@ pub use honest::{Honest, Latencies};
 pub use scene::{AUTHORITY, Scene};
 pub use ways::{WAYS, Way};
 
-/// How much of everything.
+/// The size of an attack.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// How long each phase lasts: calm, then attacked.
+    /// How long each phase lasts (seconds): first calm, then attacked.
     pub seconds: u64,
-    /// Attacking connections at once.
+    /// Concurrent attacking connections.
     pub connections: u64,
     /// Honest requests per second, over all clients.
     pub rate: u64,
@@ -37,7 +37,7 @@ pub struct Closed {
     pub open: u64,
 }
 
-/// What came of one way.
+/// The results of one attack.
 #[derive(Debug)]
 pub struct Report {
     /// Its name.
@@ -50,11 +50,11 @@ pub struct Report {
     pub closed: Closed,
 }
 
-/// Runs one way: honest traffic alone, then with attackers beside it.
+/// Runs one attack: honest traffic alone, then with attackers beside it.
 pub fn run(scene: &Scene, plan: Plan, way: &Way) -> Report {
     let time = Duration::from_secs(plan.seconds);
     let honest = |time| Honest::start(scene, way.is_http3, plan.rate).ends_after(time);
-    // Connections, caches and the clock of the processor get warm.
+    // Warms up connections, caches and the processor's clock.
     honest(Duration::from_millis(500));
     let calm = honest(time);
     let mut attacker = Command::new("chrt");
@@ -81,7 +81,7 @@ fn parse(text: &str) -> Closed {
     closed
 }
 
-/// What an attacker process does: attacks with so many connections for so long, and says when each was
+/// Runs an attacker process: attacks with this many connections for this long, and prints when each was
 /// closed.
 pub fn attack(way: &Way, address: SocketAddr, authority: &Path, seconds: u64, connections: u64) {
     let until = Instant::now() + Duration::from_secs(seconds);

@@ -34,9 +34,9 @@ pub struct Scene {
 impl Scene {
     /// Starts Weir on the first core; this process, and what it starts, stays on the second.
     ///
-    /// This process goes before everything else there: the kernel works off what attackers send in a thread
-    /// with the rights of any other, which would have honest clients wait for some milliseconds, and would be
-    /// measured in place of Weir.
+    /// This process has priority over everything else there. The kernel handles the attackers' packets in a
+    /// thread of ordinary priority, which would make honest clients wait for some milliseconds, and that
+    /// would be measured instead of Weir.
     pub fn start() -> Scene {
         let own = std::process::id().to_string();
         run_tool(&tool("taskset", "util-linux"), &["--cpu-list", "--pid", "1", &own], b"", PATIENCE)
@@ -55,7 +55,7 @@ impl Scene {
         Scene { weir: setup.with("app", backend.address()).start(), _backend: backend }
     }
 
-    /// Where a version is spoken.
+    /// The address of a listener for this version.
     pub fn address(&self, is_http3: bool) -> SocketAddr {
         self.weir.address(if is_http3 { "quic" } else { "plain" })
     }

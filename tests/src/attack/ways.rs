@@ -9,7 +9,7 @@ use crate::dialogue::http2::{self, END_HEADERS, END_STREAM, Http2, frame, kind};
 use crate::dialogue::http3::{self, ENCODER, Http3};
 use crate::dialogue::quic::{self, Quic, frame as quic_frame};
 
-/// How long an attacker's connection may take to come about.
+/// How long an attacker's connection may take to be established.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes of frames that an attacker writes at once.
 const PIECE_BYTES: usize = 8 << 10;
@@ -20,9 +20,9 @@ const STREAMS: u64 = 128;
 pub struct Way {
     /// Its name.
     pub name: &'static str,
-    /// Whether it is spoken in HTTP/3, or in HTTP/2 without TLS.
+    /// Whether it uses HTTP/3; otherwise HTTP/2 without TLS.
     pub is_http3: bool,
-    /// Opens a connection; `None` when that did not come about.
+    /// Opens a connection; `None` if that failed.
     pub connect: fn(SocketAddr, &Path) -> Option<Box<dyn Attack>>,
 }
 
@@ -45,7 +45,7 @@ macro_rules! way {
     };
 }
 
-/// All of them.
+/// All attacks.
 pub const WAYS: [Way; 12] = [
     way!("rapid-reset", h2, |n| {
         let stream = 2 * n as u32 + 1;
@@ -143,7 +143,7 @@ fn over_quic(address: SocketAddr, authority: &Path, next: fn(&mut Http3, u64)) -
 impl Attack for OverQuic {
     fn sends(&mut self, number: u64) -> bool {
         if number % 4 == 3 {
-            // Without congestion control it would only fill the queue of the socket, which needs no HTTP/3.
+            // Without congestion control it would only fill the socket's queue, which is no attack on HTTP/3.
             let _ = self.client.quic.receives_datagram(Instant::now() + Duration::from_millis(5));
         }
         (self.next)(&mut self.client, number);

@@ -1,4 +1,4 @@
-//! Attacks Weir in every way there is, with honest traffic beside, and prints what that suffered and how soon
+//! Attacks Weir in every known way beside honest traffic, and prints how that traffic suffered and how soon
 //! attackers were closed.
 //!
 //! `cargo run --release -p weir-tests --bin attack -- [--seconds N] [--connections N] [--rate N] [--only
@@ -60,7 +60,7 @@ fn main() {
             report.closed.open,
         );
     }
-    // It ends its Weir, which leaving at once would not.
+    // Dropping it ends its Weir; leaving the process at once would not.
     drop(scene);
     std::process::exit(i32::from(stayed > 0));
 }

@@ -4,9 +4,8 @@
 //! `WEIR_BIN=target/release/weir cargo run --release -p weir-tests --bin change_cost -- [--changes N]
 //! [--rounds N] [--only NUMBER]`
 //!
-//! Every call goes through the admin API on a connection of its own, as `weir backend` makes it, and what the
-//! process uses while nobody calls is taken off. Probes are off: they cost what they cost whether backends
-//! change or not.
+//! Every call goes through the admin API on a connection of its own, as with `weir add`, and what the process
+//! uses without calls is subtracted. Probes are off: their cost does not depend on changes of backends.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write as _;
@@ -26,7 +25,7 @@ struct Scene {
     backends: usize,
     /// Keys of each pool.
     pool: &'static str,
-    /// Whether backends differ in weight, so that a round of turns is as long as it gets.
+    /// Whether backends differ in weight, which makes the rotation as long as possible.
     is_weighted: bool,
 }
 
@@ -81,11 +80,11 @@ fn measure(scene: &Scene, changes: u64, rounds: u64) {
     let pid = weir.pid();
     let (mut adding, mut removing, mut weighing) = (Vec::new(), Vec::new(), Vec::new());
     let admin = weir.admin();
-    // The first round finds caches cold and is not counted.
+    // The first round runs with cold caches and is not counted.
     for round in 0..=rounds {
         let idle = idle_share(pid);
         let pool = |number: u64| format!("p{}", (number * 7) % scene.pools as u64);
-        // Never twice the same in one pool.
+        // Never the same address twice in one pool.
         let address = |number: u64| format!("10.255.{}.{}:80", number / 250, number % 250 + 1);
         let add = |number| {
             let body = format!(r#"{{"address": "{}"}}"#, address(number));
@@ -152,14 +151,14 @@ fn cost(pid: u32, idle: f64, changes: u64, call: impl Fn(u64)) -> f64 {
     (used - idle * begun.elapsed().as_secs_f64()) * 1e6 / changes as f64
 }
 
-/// The share of one processor that the process uses while nobody calls.
+/// The share of one processor that the process uses without calls.
 fn idle_share(pid: u32) -> f64 {
     let (begun, before) = (Instant::now(), processor_time_of(pid));
     std::thread::sleep(Duration::from_millis(500));
     processor_time_of(pid).saturating_sub(before).as_secs_f64() / begun.elapsed().as_secs_f64()
 }
 
-/// The median, and the least and the most.
+/// The median, the least and the greatest.
 fn spread(values: &mut [f64]) -> String {
     values.sort_by(f64::total_cmp);
     match (values.first(), values.get(values.len() / 2), values.last()) {

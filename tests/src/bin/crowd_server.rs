@@ -1,7 +1,7 @@
-//! Backends for more connections than a test has descriptors for: each greets by its number and sends back
-//! what it gets, and answers datagrams by its number.
+//! Backends for more connections than a test has descriptors for. Each greets by its number and echoes what
+//! it receives, and answers datagrams by its number.
 //!
-//! `crowd_server NUMBER=ADDRESS...` says `ready` when it listens, and ends with its standard input.
+//! `crowd_server NUMBER=ADDRESS...` prints `ready` when it listens, and ends when its standard input does.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};

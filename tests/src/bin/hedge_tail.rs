@@ -1,9 +1,9 @@
-//! What hedging does to the tail of answers, and what it costs the backends.
+//! Measures what hedging does to tail latency, and what it costs the backends.
 //!
 //! `cargo run --release -p weir-tests --bin hedge_tail -- [--seconds N] [--rate N] [--only N]`
 //!
-//! Requests come at a fixed rate, whether or not those before were answered (an open loop), and are measured
-//! from when each was due.
+//! Requests are sent at a fixed rate, whether or not earlier ones were answered (an open loop), and are
+//! measured from when each was due.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ Runs the `weir` beside this program, or the one WEIR_BIN names, before three bac
 
 /// Clients, each with a connection of its own. Enough that one is free when a request is due.
 const CLIENTS: usize = 64;
-/// How long a request takes that stalls.
+/// How long a stalled request takes.
 const STALL: Duration = Duration::from_millis(200);
 
 /// Which backends stall, and how many of 1000 requests.
@@ -35,7 +35,7 @@ const SCENES: [Scene; 4] = [
     Scene { name: "all stall always", stalls: [1000, 1000, 1000] },
 ];
 
-/// What is said of hedging, and what it is called here.
+/// Hedging settings, and their names here.
 const WAYS: [(&str, &str); 4] = [
     ("none", "{}"),
     ("p95", "{ hedge = { after = 'p95' }, budget = { share = 0.1, min_per_second = 0 } }"),
@@ -71,7 +71,7 @@ fn measure(scene: &Scene, name: &str, retry: &str, seconds: u64, rate: u64) {
     let backends: Vec<Backend> =
         scene.stalls.iter().enumerate().map(|(at, stalls)| backend(at, *stalls)).collect();
     let weir = before(&backends, retry);
-    // Enough answers for a percentile, and connections; not counted.
+    // Enough answers for a percentile, and open connections; not counted.
     run(&weir, rate, rate * 4);
     let before = weir.metric("weir_hedges_total", &[("pool", "app")]);
     let count = rate * seconds;

@@ -1,5 +1,5 @@
-//! Kills one of three backend processes again and again under load, and fails when a client notices more than
-//! it must.
+//! Kills one of three backend processes repeatedly under load, and fails if a client notices more than is
+//! unavoidable.
 //!
 //! `cargo run -p weir-tests --bin kill_one -- [--requests N] [--kills N] [--clients N] [--seed N]`
 #![forbid(unsafe_code)]

@@ -1,5 +1,5 @@
-//! Sends texts of both kinds through Weir to servers that would take writes anywhere, and fails when one was
-//! carried out at the replica.
+//! Sends reads and writes through Weir to servers that both accept writes, and fails if a write was executed
+//! at the replica.
 //!
 //! `cargo run -p weir-tests --bin mysql_arrivals -- [--sessions N] [--seed N]`
 #![forbid(unsafe_code)]

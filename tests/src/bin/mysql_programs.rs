@@ -1,4 +1,4 @@
-//! Runs random sessions of MySQL alone and through Weir, and fails when any answer differs.
+//! Runs random MySQL sessions against a server directly and through Weir, and fails if any answer differs.
 //!
 //! `cargo run -p weir-tests --bin mysql_programs -- [--programs N] [--threads N] [--at-once N] [--steps N]
 //! [--seed N]`
@@ -14,7 +14,7 @@ const USAGE: &str =
 Runs the `weir` beside this program, or the one WEIR_BIN names, before two servers, and a third alone.
 Exit code 1 when any answer differs.";
 
-/// Between two lines about how far it is.
+/// Time between two progress lines.
 const TELL_EVERY: Duration = Duration::from_secs(30);
 
 fn main() {
@@ -45,7 +45,7 @@ fn main() {
     };
     let found = run_plan(plan, &alone, weir.address("auto"), &pair, tell);
     found.different.iter().for_each(|what| println!("{what}"));
-    // Where one has ended, all that was asked of it since differs.
+    // If one has ended, all its later answers differ.
     [&alone, &pair.primary, &pair.replica]
         .iter()
         .filter_map(|it| it.ended())

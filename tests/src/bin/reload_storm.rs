@@ -1,4 +1,4 @@
-//! Reloads and upgrades Weir again and again under load, and fails when any client notices.
+//! Reloads and upgrades Weir repeatedly under load, and fails if any client notices.
 //!
 //! `cargo run -p weir-tests --bin reload_storm -- [--requests N] [--reloads N] [--upgrades N] [--long-lived
 //! N] [--clients N] [--http2 N] [--http3 N] [--seed N]`

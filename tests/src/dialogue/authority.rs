@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{PATIENCE, Setup, run_tool};
 
-/// A folder with an authority and what it has signed; removed when dropped.
+/// A folder with a certificate authority and what it has signed; removed when dropped.
 #[derive(Debug)]
 pub struct Authority {
     dir: PathBuf,

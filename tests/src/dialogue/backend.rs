@@ -13,7 +13,7 @@ use super::PATIENCE;
 use super::message::{Broken, Request};
 use super::wire::Wire;
 
-/// What becomes of a connection after an answer.
+/// What happens to a connection after an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
     /// Serves the next request on it.
@@ -81,8 +81,8 @@ impl Backend {
         remember: bool,
         serve: impl Fn(&Request, &mut Wire) -> After + Send + Sync + 'static,
     ) -> Backend {
-        // A backend that comes back is bound while connections of its former life are in TIME_WAIT; std sets
-        // SO_REUSEADDR.
+        // A backend that restarts binds its address while connections of its former life are in TIME_WAIT;
+        // std sets SO_REUSEADDR.
         let listener = super::listen_at(address);
         // std asks for a backlog of 128, too short for a test with a thousand clients.
         let _ = SockRef::from(&listener).listen(4096);
@@ -205,7 +205,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
 }
 
 fn converse(wire: Wire, shared: &Arc<Shared>) -> After {
-    // An idle connection in the proxy's pool may rest for as long as the test runs.
+    // An idle connection in the proxy's pool may stay idle for as long as the test runs.
     let mut wire = wire.with_patience(Duration::from_secs(3600));
     loop {
         let request = match wire.tries_to_receive_request() {
@@ -222,7 +222,7 @@ fn converse(wire: Wire, shared: &Arc<Shared>) -> After {
         }
         shared.served.fetch_add(1, Ordering::SeqCst);
         shared.busy.fetch_add(1, Ordering::SeqCst);
-        // A proxy that went away while we answer is the test's business, not this thread's.
+        // If the proxy goes away while we answer, the test has to notice, not this thread.
         let after =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (shared.serve)(&request, &mut wire)));
         shared.busy.fetch_sub(1, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Bodies whose every byte can be told from its place, and reproducible draws.
+//! Bodies in which every byte depends on its position, and reproducible random draws.
 
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 

@@ -1,5 +1,5 @@
-//! A passage between sockets of the Unix domain and TCP, so that every client and every backend of the tests
-//! can be had at a Unix socket.
+//! A relay between Unix sockets and TCP, so that every client and every backend of the tests can be used at a
+//! Unix socket.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr};
@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
-/// Takes connections at one place and passes what they say to another and back, ends included. Ends when
-/// dropped; connections that are open go on.
+/// Accepts connections at one address and relays them to another, including the ends of streams. Ends when
+/// dropped; open connections go on.
 #[derive(Debug)]
 pub struct Door {
     at: SockAddr,
@@ -22,7 +22,7 @@ pub struct Door {
     acceptor: Option<JoinHandle<()>>,
 }
 
-/// What a config says behind `unix:`, as the kernel wants it.
+/// Converts a config's name after `unix:` to a socket address.
 fn unix(name: &str) -> SockAddr {
     let path = name.strip_prefix('@').map_or_else(|| name.to_owned(), |name| format!("\0{name}"));
     SockAddr::unix(&path).unwrap_or_else(|problem| panic!("{name}: {problem}"))
@@ -47,7 +47,7 @@ impl Door {
         }
         socket.bind(&at).unwrap_or_else(|problem| panic!("can't listen at {at:?}: {problem}"));
         socket.listen(4096).expect("listens");
-        // The port is the kernel's choice: one that was found free may be somebody else's by now.
+        // The kernel chooses the port: one that was found free earlier may be in use by now.
         let at = if file.is_none() { socket.local_addr().expect("an address") } else { at };
         let connections = Arc::new(AtomicUsize::new(0));
         let stopped = Arc::new(AtomicBool::new(false));
@@ -105,7 +105,7 @@ fn pass(from: &Socket, to: &SockAddr) {
     });
 }
 
-/// What one says to the other, up to its end, which is passed on as it came.
+/// Copies one direction up to its end, and passes the same kind of end on.
 fn copy(mut from: &Socket, mut to: &Socket) {
     let mut buffer = vec![0; 65_536];
     loop {

@@ -172,19 +172,18 @@ impl Http2 {
         self.wire.sends(bytes);
     }
 
-    /// The next frame, whatever it is; how the connection ended when none came. Settings and questions are
-    /// answered.
+    /// The next frame of any kind, or how the connection ended. `SETTINGS` and `PING` are acknowledged.
     pub fn receives_frame(&mut self) -> Result<Frame, Broken> {
         let found = self.takes_frame()?;
         if matches!(found.kind, kind::SETTINGS | kind::PING) && found.flags & 1 == 0 {
             let echo: &[u8] = if found.kind == kind::PING { &found.payload } else { b"" };
-            // The other side may have closed already; what it said before is still to be read.
+            // The other side may have closed already; what it sent before is still to be read.
             let _ = self.wire.tries_to_send(frame(found.kind, 1, 0, echo));
         }
         Ok(found)
     }
 
-    /// As [`Http2::receives_frame`], without a word.
+    /// As [`Http2::receives_frame`], without acknowledging anything.
     pub fn takes_frame(&mut self) -> Result<Frame, Broken> {
         let length = |bytes: &[u8]| {
             let [high, middle, low] = bytes.get(..3)?.try_into().ok()?;
@@ -219,7 +218,7 @@ impl Http2 {
         }
     }
 
-    /// Receives until `stream` is over, or the connection.
+    /// Receives until the stream or the connection is over.
     pub fn outcome_of(&mut self, stream: u32) -> Outcome {
         let mut status = None;
         let mut content = Vec::new();
@@ -245,7 +244,7 @@ impl Http2 {
         }
     }
 
-    /// Sends a request without content and gives what became of it.
+    /// Sends a request without content and returns its outcome.
     pub fn asks(&mut self, stream: u32, path: &str) -> Outcome {
         self.sends(get(stream, path));
         self.outcome_of(stream)

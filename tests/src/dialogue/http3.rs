@@ -116,21 +116,21 @@ pub enum Outcome {
 
 /// A client's connection in a test's hands.
 pub struct Http3 {
-    /// What is under it.
+    /// The QUIC connection.
     pub quic: Quic,
     /// Bytes sent on the control and QPACK streams.
     sent: [u64; 3],
-    /// Whether its owner is done with it.
+    /// Whether its owner has finished with it.
     pub gives_up: bool,
 }
 
 impl Http3 {
-    /// Connects, and opens the three streams that steer.
+    /// Connects, and opens the control stream and the two QPACK streams.
     pub fn connect(address: SocketAddr, name: &'static str, config: &Arc<ClientConfig>) -> Http3 {
         Http3::over(Quic::connect(address, name, config))
     }
 
-    /// Opens the three streams that steer on a new connection.
+    /// Opens the control stream and the two QPACK streams on a new connection.
     pub fn over(quic: Quic) -> Http3 {
         let mut http = Http3 { quic, sent: [0; 3], gives_up: false };
         http.steers(CONTROL, &[&[0][..], &frame(kind::SETTINGS, &[])].concat());
@@ -139,7 +139,7 @@ impl Http3 {
         http
     }
 
-    /// Sends bytes on one of the streams that steer.
+    /// Sends bytes on the control stream or a QPACK stream.
     pub fn steers(&mut self, stream: u64, bytes: &[u8]) {
         let sent = &mut self.sent[(stream / 4) as usize];
         let frame = quic_frame::stream(stream, *sent, bytes, false);
@@ -147,7 +147,7 @@ impl Http3 {
         let _ = self.quic.tries_to_send(frame);
     }
 
-    /// Ends one of the streams that steer.
+    /// Ends the control stream or a QPACK stream.
     pub fn ends(&mut self, stream: u64) {
         let frame = quic_frame::stream(stream, self.sent[(stream / 4) as usize], b"", true);
         let _ = self.quic.tries_to_send(frame);
@@ -171,7 +171,7 @@ impl Http3 {
         }
     }
 
-    /// Waits until a request's stream is over, or the connection.
+    /// Waits until a request's stream or the connection is over.
     pub fn outcome_of(&mut self, stream: u64) -> Outcome {
         let got = self.quic.receives_stream(stream);
         match (got.reset, self.quic.closed()) {
@@ -184,14 +184,14 @@ impl Http3 {
         }
     }
 
-    /// Sends a request without content and gives what became of it.
+    /// Sends a request without content and returns its outcome.
     pub fn asks(&mut self, stream: u64, path: &str) -> Outcome {
         self.requests(stream, &headers(&request("GET", path)));
         self.outcome_of(stream)
     }
 }
 
-/// The final status and the content in the bytes of a stream; 0 where the status is written in a way that
+/// The final status and the content in the bytes of a stream. The status is 0 if it is encoded in a way that
 /// Weir does not use.
 pub fn response(bytes: &[u8]) -> (u16, Vec<u8>) {
     let (mut status, mut content) = (0, Vec::new());
@@ -229,7 +229,7 @@ fn status_in(section: &[u8]) -> Option<u16> {
     match *section.get(2..)? {
         [0xff, more, ..] => known(63 + more),
         [indexed @ 0xc0..=0xfe, ..] => known(indexed & 0x3f),
-        // A literal whose name is that of one of them.
+        // A literal whose name is taken from the static table.
         [0x5f | 0x7f, _, ref value @ ..] => match value {
             [3, a, b, c, ..] => std::str::from_utf8(&[*a, *b, *c]).ok()?.parse().ok(),
             _ => huffman_status(value),

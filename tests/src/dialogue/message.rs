@@ -14,7 +14,7 @@ pub enum Broken {
     Reset,
     /// Nothing (more) came in this time.
     Waited(Duration),
-    /// Something came that is no HTTP/1.1.
+    /// Something came that is not HTTP/1.1.
     Malformed(String),
 }
 
@@ -134,7 +134,7 @@ pub fn response_bytes(status: u16, fields: &[(&str, &str)], body: &[u8]) -> Vec<
 
 fn read_head(wire: &mut Wire) -> Result<String, Broken> {
     let end = wire.wait(|bytes| find(bytes, b"\r\n\r\n"))?;
-    // Values may hold any byte above 0x7f; what is no UTF-8 shows as U+FFFD.
+    // Values may contain any byte above 0x7f; what is not UTF-8 shows as U+FFFD.
     Ok(String::from_utf8_lossy(&wire.take(end + 4)).into_owned())
 }
 

@@ -49,10 +49,10 @@ use std::time::{Duration, Instant};
 /// failure.
 pub const PATIENCE: Duration = Duration::from_secs(30 * SLOWNESS);
 
-/// Of an emulated machine beside others (`make kernels`), everything takes longer.
+/// Factor for timeouts: on an emulated machine beside others (`make kernels`) everything takes longer.
 pub const SLOWNESS: u64 = if option_env!("WEIR_TEST_SLOW").is_some() { 12 } else { 1 };
 
-/// Asks `question` again and again until it answers `Some`, at most for [`PATIENCE`].
+/// Repeats `question` until it returns `Some`, for at most [`PATIENCE`].
 ///
 /// Panics with `what` when it never does.
 pub fn until<T>(what: &str, question: impl FnMut() -> Option<T>) -> T {

@@ -1,4 +1,4 @@
-//! A real name server (unbound), whose answers a test changes.
+//! A real name server (unbound) whose answers a test can change.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ pub struct NameServer {
 }
 
 impl NameServer {
-    /// Starts one that knows nothing, and says of every name of `weir.test` that there is none.
+    /// Starts one without records, which says of every name of `weir.test` that it does not exist.
     pub fn start() -> NameServer {
         let address = free_address();
         let dir =
@@ -57,7 +57,7 @@ impl NameServer {
         server
     }
 
-    /// Where it is asked.
+    /// Its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -66,7 +66,7 @@ impl NameServer {
         until("unbound to be asked", || self.tries(&["status"]).then_some(()));
     }
 
-    /// Has a name say these records and nothing else; each is `TTL TYPE DATA`.
+    /// Gives a name these records and no others; each is `TTL TYPE DATA`.
     pub fn says(&self, name: &str, records: &[&str]) {
         self.forgets(name);
         for record in records {
@@ -80,18 +80,18 @@ impl NameServer {
         assert!(self.tries(&["local_data", record]), "unbound does not take {record}");
     }
 
-    /// Has a name be none.
+    /// Removes a name.
     pub fn forgets(&self, name: &str) {
         assert!(self.tries(&["local_data_remove", name]), "unbound does not forget {name}");
     }
 
-    /// Ends it: nobody answers any more.
+    /// Stops it; queries get no answer any more.
     pub fn stops(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Starts it again, knowing nothing.
+    /// Starts it again without records.
     pub fn starts_again(&mut self) {
         self.stops();
         self.child = spawn(&self.dir);

@@ -1,4 +1,4 @@
-//! What the kernel says of a process.
+//! What the kernel says about a process.
 
 use std::fs;
 use std::time::Duration;

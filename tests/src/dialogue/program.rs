@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{tool, until};
 
-/// A program under way: told to end (SIGTERM) when dropped, and waited for.
+/// A running program: told to end (SIGTERM) when dropped, and waited for.
 #[derive(Debug)]
 pub struct Program(Child);
 
@@ -25,7 +25,7 @@ impl Program {
         program
     }
 
-    /// One that was started otherwise.
+    /// Takes a program that was started in another way.
     pub fn of(child: Child) -> Program {
         Program(child)
     }
@@ -52,7 +52,7 @@ pub struct Gunicorn {
 }
 
 impl Gunicorn {
-    /// Serves what this module of Python names `application`.
+    /// Serves the `application` of this Python module.
     pub fn start(application: &str) -> Gunicorn {
         Gunicorn::start_at(application, &[])
     }
@@ -70,7 +70,7 @@ impl Gunicorn {
         for address in addresses {
             command.args(["--bind", &address.to_string()]);
         }
-        // The socket is the last that it binds, and the first that is looked for.
+        // It binds the socket last, and tests look for the socket first.
         command.arg("--bind").arg(format!("unix:{}", socket.display()));
         command.arg("app:application").current_dir(&dir);
         let program = Program::start_until(&mut command, || socket.exists());
@@ -90,7 +90,7 @@ impl Gunicorn {
 
 impl Drop for Gunicorn {
     fn drop(&mut self) {
-        // Its worker goes with it, and the folder behind both.
+        // Its worker ends with it, and the folder is removed after both.
         drop(self.program.take());
         let _ = std::fs::remove_dir_all(&self.dir);
     }

@@ -1,6 +1,6 @@
 //! QUIC packet by packet and frame by frame, for what no proper client would send. Written apart from the
-//! product's on purpose; only TLS and the ciphers are rustls's. Nothing is sent twice: no path loses
-//! anything.
+//! product's on purpose; only TLS and the ciphers are rustls's. It retransmits nothing, because no path loses
+//! packets.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, ErrorKind};
@@ -30,14 +30,14 @@ const NUMBER_BYTES: usize = 4;
 /// Bytes that a cipher puts behind a packet.
 const TAG_BYTES: usize = 16;
 
-/// How long a client waits for an answer in the handshake before it says its part again.
+/// How long a client waits for an answer in the handshake before it repeats its part.
 const AGAIN: Duration = Duration::from_millis(500);
-/// How long a silent server is left alone by whoever waits for the end.
+/// How long a wait for the end tolerates a silent server before it prompts it.
 const POKE: Duration = Duration::from_millis(20);
-/// Datagrams in a row that no key opens and that mean that the server forgot the connection (RFC 9000 §10.3).
+/// Number of undecryptable datagrams in a row that mean that the server forgot us (RFC 9000 §10.3).
 const RESETS: u32 = 3;
 
-/// Where packet numbers and keys belong (RFC 9000 §12.3).
+/// Packet number spaces (RFC 9000 §12.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
     /// First packets.
@@ -58,8 +58,8 @@ pub struct Quic {
     peer_id: Vec<u8>,
     token: Vec<u8>,
     keys: [Option<Keys>; 3],
-    /// What the keys after these come from, those keys once they were asked for, and how often keys were
-    /// changed. Servers change them early on, to see whether clients can (RFC 9001 §6).
+    /// The secrets of the next keys, those keys once they were needed, and the number of key updates. Servers
+    /// update keys early, to see whether clients can (RFC 9001 §6).
     secrets: Option<Secrets>,
     coming: Option<PacketKeySet>,
     key_updates: u32,
@@ -74,11 +74,11 @@ pub struct Quic {
     events: VecDeque<u64>,
     streams: BTreeMap<u64, Incoming>,
     close: Option<Close>,
-    /// Datagrams in a row that no key opens.
+    /// Number of consecutive undecryptable datagrams.
     sealed: u32,
-    /// Whether packets are acknowledged as they come. A test that acknowledges by itself switches it off.
+    /// Whether packets are acknowledged as they arrive. A test that does so itself switches it off.
     pub acknowledges: bool,
-    /// What has come so far.
+    /// What was received so far.
     pub seen: Seen,
 }
 
@@ -86,7 +86,7 @@ pub struct Quic {
 pub fn trusting(authority: &Path) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(authority).expect("a certificate")).expect("an authority");
-    // A key share that leaves room for the whole greeting in one datagram.
+    // A key share that is small enough for the whole ClientHello to fit one datagram.
     let provider = rustls::crypto::CryptoProvider {
         kx_groups: vec![rustls::crypto::aws_lc_rs::kx_group::X25519],
         ..rustls::crypto::aws_lc_rs::default_provider()
@@ -131,7 +131,7 @@ impl Quic {
         Ok(quic)
     }
 
-    /// Sends its part of the handshake once more: what came before an answer may be lost behind a flood.
+    /// Sends its part of the handshake again: earlier packets may have been lost behind a flood.
     fn says_again(&mut self) {
         let (space, said) = match self.finish.is_empty() {
             true => (Space::Initial, &self.hello),
@@ -141,7 +141,7 @@ impl Quic {
         let _ = self.tries_to_send_in(space, &again);
     }
 
-    /// A client that has said nothing yet.
+    /// A client that has sent nothing yet.
     pub fn silent(address: SocketAddr, name: &'static str, config: &Arc<ClientConfig>) -> Quic {
         let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
         let socket = UdpSocket::bind(any).expect("a socket");
@@ -180,7 +180,7 @@ impl Quic {
         }
     }
 
-    /// Sends whatever TLS has to say.
+    /// Sends whatever TLS has to send.
     pub fn greets(&mut self) {
         loop {
             let mut said = Vec::new();
@@ -218,7 +218,7 @@ impl Quic {
         self.tries_to_send(frames).expect("a datagram is taken");
     }
 
-    /// [`Self::sends`], or says why the kernel did not take it.
+    /// [`Self::sends`], or returns why the kernel did not accept it.
     pub fn tries_to_send(&mut self, frames: impl AsRef<[u8]>) -> io::Result<()> {
         self.tries_to_send_in(Space::Data, frames.as_ref())
     }
@@ -405,7 +405,7 @@ impl Quic {
         Some((number, payload))
     }
 
-    /// Begins again, with what a Retry demands.
+    /// Begins again as a Retry packet demands.
     fn greets_again(&mut self, peer_id: Vec<u8>, token: Vec<u8>) {
         self.keys[0] = Some(first_keys(&peer_id));
         self.peer_id = peer_id;
@@ -414,7 +414,7 @@ impl Quic {
         let _ = self.tries_to_send_in(Space::Initial, &hello);
     }
 
-    /// Takes the frames of a packet; whether one of them wants to be acknowledged.
+    /// Takes the frames of a packet; returns whether one of them wants to be acknowledged.
     fn take_frames(&mut self, space: Space, payload: &[u8]) -> Option<bool> {
         let mut reader = Reader(payload);
         let mut elicits = false;
@@ -456,7 +456,7 @@ impl Quic {
         Some(elicits)
     }
 
-    /// Takes a frame that only packets after the handshake have.
+    /// Takes a frame that occurs only in packets after the handshake.
     fn take_data_frame(&mut self, kind: u64, reader: &mut Reader<'_>) -> Option<()> {
         match kind {
             1 => {}
@@ -509,7 +509,7 @@ impl Quic {
         self.close.as_ref()
     }
 
-    /// Waits until the other side closes the connection, and asks again: what it said may have been lost.
+    /// Waits until the other side closes the connection. Prompts it, because its close may have been lost.
     pub fn receives_close(&mut self) -> Close {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -527,17 +527,17 @@ impl Quic {
         format!("{:?} {:?}, last {:?}", self.close, self.seen, self.events)
     }
 
-    /// What has come of a stream.
+    /// What was received of a stream.
     pub fn stream(&mut self, id: u64) -> &Incoming {
         self.streams.entry(id).or_default()
     }
 
-    /// Lets go of what came of a stream.
+    /// Discards what was received of a stream.
     pub fn forgets(&mut self, id: u64) {
         self.streams.remove(&id);
     }
 
-    /// Waits until a stream is over, or the connection; what came of it.
+    /// Waits until a stream or the connection is over; returns what was received of the stream.
     pub fn receives_stream(&mut self, id: u64) -> Incoming {
         self.waits("the end of a stream", |quic| {
             let is_over = quic.close.is_some() || quic.stream(id).is_over();
@@ -545,7 +545,7 @@ impl Quic {
         })
     }
 
-    /// Receives until `found` has found something, at most for [`PATIENCE`].
+    /// Receives until `found` returns something, for at most [`PATIENCE`].
     pub fn waits<T>(&mut self, what: &str, mut found: impl FnMut(&mut Quic) -> Option<T>) -> T {
         let deadline = Instant::now() + PATIENCE;
         loop {

@@ -1,4 +1,4 @@
-//! Tests that measure time have the machine to themselves, as far as this test run is concerned.
+//! Gives tests that measure time the machine to themselves, as far as this test run is concerned.
 
 use std::cell::Cell;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -25,7 +25,7 @@ pub fn alone() -> Quiet {
     Quiet { _shared: None, _exclusive: Some(guard) }
 }
 
-/// Taken by every Weir. A thread that holds the gate already is let through: it may run several.
+/// Taken by every Weir. A thread that already holds the gate may pass: it may run several.
 pub(super) fn together() -> Quiet {
     let first = DEPTH.get() == 0;
     DEPTH.set(DEPTH.get() + 1);

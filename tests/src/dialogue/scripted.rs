@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::PATIENCE;
 use super::wire::Wire;
 
-/// A listening socket whose connections the test takes and drives itself, in its own thread.
+/// A listening socket whose connections the test accepts and drives itself, in its own thread.
 #[derive(Debug)]
 pub struct ScriptedBackend {
     listener: TcpListener,
@@ -44,7 +44,7 @@ impl ScriptedBackend {
         }
     }
 
-    /// Takes a connection that is there by now; does not wait.
+    /// Accepts a connection that has arrived by now; does not wait.
     pub fn accepts_if_any(&self) -> Option<Wire> {
         match self.listener.accept() {
             Ok((stream, _)) => {
@@ -56,7 +56,7 @@ impl ScriptedBackend {
         }
     }
 
-    /// Fails when anybody has connected and not been taken.
+    /// Fails if a connection has arrived that was not accepted.
     pub fn has_nobody_waiting(&self) {
         if let Some(mut wire) = self.accepts_if_any() {
             wire.looks();

@@ -1,9 +1,8 @@
-//! The end of what goes on beside a test.
+//! Ends what runs beside a test.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Says that something is over when it is dropped, also by a panic: nobody goes on for ever beside a test
-/// that has failed.
+/// Sets a flag when dropped, also by a panic, so that nothing runs forever beside a test that has failed.
 #[derive(Debug)]
 pub struct Sets<'f>(pub &'f AtomicBool);
 

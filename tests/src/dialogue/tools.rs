@@ -67,7 +67,7 @@ pub fn run_tool(program: &Path, arguments: &[&str], input: &[u8], patience: Dura
     let mut stdin = child.stdin.take().expect("piped");
     let input = input.to_vec();
     let writer = std::thread::spawn(move || {
-        // A program that does not read its input closes it early, which is its right.
+        // A program may close its input without reading it.
         let _ = stdin.write_all(&input);
     });
     let stdout = collect(child.stdout.take().expect("piped"));

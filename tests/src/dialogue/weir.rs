@@ -68,14 +68,15 @@ pub struct Weir {
 struct Output {
     stdout: String,
     stderr: String,
-    /// How many of the two were read to their end.
+    /// How many of the two outputs were read to their end.
     ended: u32,
 }
 
-/// Longest wait for the last words of a process that has ended.
+/// Longest wait for the last output of a process that has ended.
 const LAST_WORDS: Duration = Duration::from_millis(300);
 
-/// An HTTP listener before a pool of one backend, `app`. What is put behind it is said of the pool.
+/// An HTTP listener in front of a pool with one backend, `app`. Text that is appended to this belongs to the
+/// pool.
 pub const ONE_POOL: &str = r#"
 [listener.web]
 bind = "@web"
@@ -195,8 +196,8 @@ fn spawn(setup: &Setup, dir: &Path) -> (Child, Arc<Mutex<Output>>) {
     (child, output)
 }
 
-/// What makes of the program one of nobody's with the capabilities that WEIR_TEST_CAPABILITIES names, and no
-/// others; nothing where it is not set. `make kernels` sets it.
+/// The command words that run the program as user nobody with only the capabilities that
+/// WEIR_TEST_CAPABILITIES names; empty if it is not set. `make kernels` sets it.
 fn as_nobody(dir: &Path) -> Vec<String> {
     let Ok(names) = std::env::var("WEIR_TEST_CAPABILITIES") else { return Vec::new() };
     fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).expect("the directory is ours");
@@ -217,8 +218,8 @@ fn gather(from: impl std::io::Read, into: &Mutex<Output>, part: fn(&mut Output) 
     into.lock().unwrap_or_else(PoisonError::into_inner).ended += 1;
 }
 
-/// Waits for what a process that has ended said last: it may still be in the pipes, which end with it, unless
-/// a successor has inherited them.
+/// Waits for the last output of a process that has ended. It may still be in the pipes, which end with the
+/// process unless a successor has inherited them.
 fn hear_last_words(output: &Mutex<Output>) {
     let ended = Instant::now();
     while output.lock().unwrap_or_else(PoisonError::into_inner).ended < 2 && ended.elapsed() < LAST_WORDS {
@@ -333,7 +334,7 @@ impl Weir {
         let is_named = |exe: PathBuf| {
             exe.display().to_string().trim_end_matches(" (deleted)") == binary.display().to_string()
         };
-        // Where a process has mounts of its own, inside another root, its path is not ours.
+        // If a process has mounts of its own, inside another root, its path differs from ours.
         let ours = |pid: &u32| {
             let exe = PathBuf::from(format!("/proc/{pid}/exe"));
             identity(&exe).is_some_and(|found| Some(found) == file) || fs::read_link(exe).is_ok_and(is_named)
@@ -354,7 +355,7 @@ impl Weir {
         loop {
             match *self.pids() {
                 [pid] => return pid,
-                // Between fork and exec a child of a Weir is one as well, as far as `/proc` tells.
+                // Between fork and exec a child of a Weir looks like one in `/proc`.
                 ref pids => assert!(
                     begun.elapsed() < PATIENCE,
                     "expected one process, found {pids:?}\n{}",
@@ -461,7 +462,7 @@ impl Weir {
         let _ = self.child.wait();
     }
 
-    /// Panics that the program counted by itself; `None` when it does not answer.
+    /// Panics that the program itself counted; `None` if it does not answer.
     fn panics_counted(&self) -> Option<f64> {
         let page = self.admin().tries_to_read("/metrics")?.response.text();
         let lines = page.lines().filter(|line| !line.starts_with('#') && line.contains("panics"));

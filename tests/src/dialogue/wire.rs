@@ -1,4 +1,4 @@
-//! One end of a TCP connection in a test's hands: exact bytes out, exact bytes in, every wait bounded.
+//! One end of a TCP connection that a test drives: exact bytes out, exact bytes in, every wait bounded.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -9,7 +9,7 @@ use socket2::SockRef;
 use super::PATIENCE;
 use super::message::{self, Broken, Request, Response};
 
-/// A connection and what was received on it but not yet asked for.
+/// A connection, and what was received on it but not yet consumed.
 #[derive(Debug)]
 pub struct Wire {
     stream: TcpStream,
@@ -36,7 +36,7 @@ impl Wire {
         Ok(Wire::over(TcpStream::connect_timeout(&address, PATIENCE)?, "client"))
     }
 
-    /// Wraps a connection; `side` is who we are in failure messages.
+    /// Wraps a connection; `side` names our side in failure messages.
     pub fn over(stream: TcpStream, side: &'static str) -> Wire {
         stream.set_nodelay(true).expect("TCP_NODELAY");
         // Its own bound on writes: a peer that does not read must fail the test and not hang it.
@@ -186,7 +186,7 @@ impl Wire {
         assert_eq!(String::from_utf8_lossy(&got), String::from_utf8_lossy(expected), "{}", self.side);
     }
 
-    /// Receives up to and including `needle`, and gives all of it.
+    /// Receives up to and including `needle`, and returns all of it.
     pub fn receives_until(&mut self, needle: &str) -> Vec<u8> {
         match self.wait(|bytes| message::find(bytes, needle.as_bytes())) {
             Ok(at) => self.take(at + needle.len()),
@@ -194,7 +194,7 @@ impl Wire {
         }
     }
 
-    /// Receives at least one byte, and gives what is there.
+    /// Receives at least one byte, and returns everything received.
     pub fn receives_something(&mut self) -> Vec<u8> {
         match self.wait(|bytes| (!bytes.is_empty()).then_some(())) {
             Ok(()) => self.take_all(),

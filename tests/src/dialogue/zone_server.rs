@@ -1,4 +1,4 @@
-//! A real name server (Knot) that has a zone and takes signed updates of it.
+//! A real name server (Knot) that has a zone and accepts signed updates of it.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -19,12 +19,12 @@ pub struct ZoneServer {
 }
 
 impl ZoneServer {
-    /// One that takes updates by whoever has the key `weir`.
+    /// Starts one that accepts updates signed with the key `weir`.
     pub fn start() -> ZoneServer {
         ZoneServer::of(free_address(), None, "acl: [update, transfer]\n    file: \"zone\"")
     }
 
-    /// One that takes updates, and tells another of them.
+    /// Starts one that accepts updates and notifies another server of them.
     pub fn telling(other: SocketAddr) -> ZoneServer {
         ZoneServer::of(
             free_address(),
@@ -33,7 +33,7 @@ impl ZoneServer {
         )
     }
 
-    /// One at an address that gets the zone from another.
+    /// Starts one at an address that transfers the zone from another server.
     pub fn following(address: SocketAddr, other: SocketAddr) -> ZoneServer {
         ZoneServer::of(address, Some(other), "acl: notify\n    master: other")
     }
@@ -65,7 +65,7 @@ impl ZoneServer {
         ZoneServer { address, dir, child }
     }
 
-    /// Where it is asked.
+    /// Its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

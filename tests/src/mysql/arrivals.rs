@@ -1,8 +1,8 @@
-//! Where statements are carried out: texts of both kinds through Weir, and what the servers themselves say of
-//! it.
+//! Checks where statements are executed: sends reads and writes through Weir, and looks at the servers' own
+//! logs and counters.
 //!
-//! The replica is read-only, but `app` may write there all the same. So a statement that Weir sends to the
-//! wrong server is not refused: it is carried out, and stands in that server's own log and counters.
+//! The replica is read-only, but `app` may write there anyway. So a statement that Weir sends to the wrong
+//! server is not refused: it is executed, and appears in that server's own log and counters.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,11 +15,12 @@ mod generate;
 
 use generate::{Draws, Statements};
 
-/// Counts statements by what the server's own parser takes them for, and writes down each of them.
+/// Server options that count statements by the class that the server's own parser gives them, and log each of
+/// them.
 const WATCHED: &str = "performance_schema_instrument = 'statement/%=ON'\nlog_output = TABLE\nlock_wait_timeout = 20\n\
     innodb_lock_wait_timeout = 20\nmax_execution_time = 5000\n";
 
-/// What the texts are about. Whoever calls a routine writes, unlike what its name and its arguments say.
+/// The schema for the texts. Calling a routine writes, whatever its name and its arguments suggest.
 const DATA: &[&str] = &[
     "CREATE DATABASE app",
     "CREATE TABLE app.t (a INT, b VARCHAR(200), c INT, KEY i (a))",
@@ -33,17 +34,17 @@ const DATA: &[&str] = &[
     "CREATE FUNCTION app.pure () RETURNS INT DETERMINISTIC NO SQL RETURN 1",
     "CREATE PROCEDURE app.p () MODIFIES SQL DATA INSERT INTO app.calls VALUES (3)",
     "GRANT CONNECTION_ADMIN ON *.* TO app@'%'",
-    // Whose statements at the replica are judged by what they have done there, not by what they are.
+    // This account's statements at the replica are judged by what they did there, not by what they are.
     "CREATE USER roams@'%' IDENTIFIED BY ''",
     "GRANT ALL ON app.* TO roams@'%'",
     "GRANT CONNECTION_ADMIN ON *.* TO roams@'%'",
 ];
 
-/// Statements of a session, behind the two that make `t` anew.
+/// Statements of a session, after the two that recreate `t`.
 const TEXTS: u64 = 24;
 
-/// What takes a session to the replica, keeps it there, and what it may do behind that. Whoever calls the
-/// procedure in a READ ONLY transaction writes in none of his own.
+/// Statements that take a session to the replica and keep it there, and statements that may follow. Calling
+/// the procedure in a READ ONLY transaction does not write in the caller's own transaction.
 const ROAMING: &[&str] = &[
     "START TRANSACTION READ ONLY",
     "START TRANSACTION READ ONLY",
@@ -82,13 +83,13 @@ const ROAMING: &[&str] = &[
     "CALL p()",
 ];
 
-/// How often Weir has made a connection ready by a DO: before it lends one on which the session before has
-/// inserted something, or had a statement that has failed.
+/// Counts how often Weir has prepared a connection by a DO: before it lends a connection whose last session
+/// inserted something or had a failed statement.
 const WEIRS_OWN: &str = "SELECT COUNT(*) FROM mysql.general_log \
      WHERE user_host LIKE 'app%' AND CONVERT(argument USING utf8mb4) IN ('DO LAST_INSERT_ID(0)', 'DO 0')";
 
-/// What changes nothing, by the names of `performance_schema`: reads, what Weir sets in a connection that it
-/// takes for a session, commands, and what the server could not read.
+/// Statement classes that change nothing, by their names in `performance_schema`: reads, what Weir sets when
+/// it takes a connection for a session, commands, and what the server could not parse.
 const HARMLESS: &[&str] = &[
     "sql/select",
     "sql/set_option",
@@ -101,24 +102,24 @@ const HARMLESS: &[&str] = &[
     "sql/rollback",
 ];
 
-/// What came of it.
+/// The results.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Arrivals {
     /// Texts that were sent.
     pub texts: u64,
-    /// Those that a server refused.
+    /// Texts that a server refused.
     pub refused: u64,
-    /// Those that Weir refused, for their session was kept at the replica.
+    /// Texts that Weir refused because their session was kept at the replica.
     pub kept_away: u64,
     /// Transactions that the primary has committed for them (count).
     pub written: u64,
-    /// Statements of `app` at the replica, by what the server took them for.
+    /// Statements of `app` at the replica, by the server's class.
     pub at_replica: BTreeMap<String, u64>,
-    /// What was carried out at the replica and is no read.
+    /// Statements that were executed at the replica and are not reads.
     pub wrong: Vec<String>,
 }
 
-/// A primary and a replica that would take the writes of `app` as well.
+/// A primary and a replica that would both accept writes of `app`.
 pub fn watched_pair(name: &str) -> Pair {
     let primary = Mysqld::start(&format!("{name}-primary"), WATCHED);
     let replica = Mysqld::start(&format!("{name}-replica"), WATCHED);
@@ -129,13 +130,14 @@ pub fn watched_pair(name: &str) -> Pair {
     }
     replica.has_all_of(&primary);
     let mut root = replica.root();
-    // `read_only` stays on: Weir knows it for a replica by that.
+    // `read_only` stays on: Weir recognises a replica by it.
     root.does("SET GLOBAL super_read_only = OFF");
     root.does("SET GLOBAL general_log = ON");
     Pair { primary, replica }
 }
 
-/// Sends the texts of so many sessions to `through`, an address of Weir's before `pair` that splits.
+/// Sends the texts of this many sessions to `through`, an address of a Weir that splits reads and writes in
+/// front of `pair`.
 pub fn send_texts(sessions: u64, seed: u64, through: SocketAddr, pair: &Pair) -> Arrivals {
     let before = own_transactions(&pair.primary);
     let mut draws = Draws(seed);
@@ -160,7 +162,7 @@ pub fn send_texts(sessions: u64, seed: u64, through: SocketAddr, pair: &Pair) ->
 }
 
 impl Arrivals {
-    /// A session that goes to the replica and back, with writes wherever it is.
+    /// A session that goes to the replica and back, with writes at both.
     fn roam(&mut self, through: SocketAddr, draws: &mut Draws) {
         let mut client = Client::log_in(through, &Login::of("roams", "app")).expect("roams is let in");
         for _ in 0..TEXTS {
@@ -176,7 +178,7 @@ impl Arrivals {
         client.quits();
     }
 
-    /// Notes what the replica has carried out for `app`.
+    /// Records what the replica has executed for `app`.
     pub fn look_at(&mut self, replica: &Mysqld) {
         let mut root = replica.root();
         root.does("SET SESSION group_concat_max_len = 1000000");

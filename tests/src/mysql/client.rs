@@ -13,7 +13,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use super::packets::{Answer, Asked, CONNECT_WITH_DB, DEPRECATE_EOF, Reading, TLS, USUAL, error_of};
 use crate::dialogue::PATIENCE;
 
-/// As whom and how a client logs in.
+/// A client's account and login options.
 #[derive(Clone, Debug)]
 pub struct Login<'a> {
     /// The account.
@@ -22,16 +22,16 @@ pub struct Login<'a> {
     pub password: &'a str,
     /// Empty for none.
     pub schema: &'a str,
-    /// Capability flags beside those that every client has.
+    /// Capability flags besides those that every client has.
     pub capabilities: u32,
-    /// The collation, by number, and the schema in the character set of that, where it is not utf8mb4.
+    /// The collation's number, and the schema in its character set, if that is not utf8mb4.
     pub national: Option<(u8, &'a [u8])>,
-    /// Speaks TLS as this says, once the server has greeted.
+    /// If set, changes to TLS with this configuration after the server's greeting.
     pub tls: Option<Arc<ClientConfig>>,
 }
 
 impl<'a> Login<'a> {
-    /// Without a password, in this schema.
+    /// A login without a password, in this schema.
     pub fn of(user: &'a str, schema: &'a str) -> Login<'a> {
         Login { user, password: "", schema, capabilities: DEPRECATE_EOF, national: None, tls: None }
     }
@@ -40,7 +40,7 @@ impl<'a> Login<'a> {
 /// Why a client is not logged in.
 #[derive(Debug)]
 pub enum LoginFailed {
-    /// The server says no: number and text.
+    /// The server refused: number and text.
     Refused(u16, String),
     /// The connection broke.
     Broken(io::Error),
@@ -63,9 +63,9 @@ enum Bytes {
 pub struct Client {
     bytes: Bytes,
     has_eof: bool,
-    /// What the server calls it.
+    /// The server's id of the connection.
     pub connection_id: u32,
-    /// What a file that the server asks for is answered with; without, the client sends an empty one.
+    /// The content to send if the server asks for a file; by default empty.
     pub file: Vec<u8>,
 }
 
@@ -124,7 +124,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Answers what a server still asks about a login.
+    /// Answers what the server still asks during the login.
     fn is_let_in(&mut self, login: &Login<'_>) -> Result<(), LoginFailed> {
         loop {
             let (sequence, payload) = self.receives_packet()?;
@@ -162,7 +162,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends a statement and gives its answer.
+    /// Sends a statement and returns its answer.
     ///
     /// Panics when the connection breaks.
     pub fn asks(&mut self, sql: &str) -> Answer {
@@ -185,13 +185,13 @@ impl Client {
         answer
     }
 
-    /// Prepares a statement; gives the number that it is known by.
+    /// Prepares a statement; returns its number.
     pub fn prepares(&mut self, sql: &str) -> u32 {
         self.sends(&[b"\x16", sql.as_bytes()].concat()).expect("sent");
         self.receives(Asked::Statement).expect("an answer").statement().expect("prepared")
     }
 
-    /// Has the server make the connection a new session (COM_RESET_CONNECTION).
+    /// Makes the server reset the connection to a new session (COM_RESET_CONNECTION).
     pub fn resets(&mut self) {
         self.sends(b"\x1f").expect("sent");
         let answer = self.receives(Asked::One).expect("an answer");
@@ -289,14 +289,14 @@ impl Client {
         }
     }
 
-    /// Leaves as the protocol has it.
+    /// Ends the connection with COM_QUIT.
     pub fn quits(mut self) {
-        // A server that is gone already does not need to be told.
+        // The server may be gone already.
         let _ = self.sends(&[1]);
     }
 }
 
-/// TLS for a client that trusts the authority in this PEM file; Weir is `localhost` to it.
+/// TLS for a client that trusts the authority in this PEM file; it knows Weir as `localhost`.
 pub fn trusting(authority: &Path) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(authority).expect("a certificate")).expect("an authority");
@@ -315,7 +315,7 @@ fn read_greeting(payload: &[u8]) -> (u32, Vec<u8>) {
     let version = 1 + payload[1..].iter().position(|byte| *byte == 0).expect("a version that ends");
     let id = u32::from_le_bytes(payload[version + 1..version + 5].try_into().expect("four bytes"));
     let mut nonce = payload[version + 5..version + 13].to_vec();
-    // The rest of it stands behind capabilities, collation, status, a length and ten zeros.
+    // The rest of the nonce follows the capabilities, collation, status, a length and ten zeros.
     nonce.extend(&payload[version + 32..version + 44]);
     (id, nonce)
 }

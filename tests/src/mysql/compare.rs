@@ -1,5 +1,5 @@
-//! Runs the same sessions on a server alone and through Weir, statement by statement, and compares every byte
-//! of the answers.
+//! Runs the same sessions on a server directly and through Weir, statement by statement, and compares every
+//! byte of the answers.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -19,29 +19,29 @@ use crate::dialogue::{Draws, PATIENCE, Setup, Weir};
 pub struct Plan {
     /// Sessions, in all.
     pub programs: u64,
-    /// Of them at the same time, per thread.
+    /// Concurrent sessions per thread.
     pub at_once: usize,
     /// Threads.
     pub threads: usize,
     /// Steps of a session, at most.
     pub most_steps: u64,
-    /// Of all draws.
+    /// Seed of all draws.
     pub seed: u64,
 }
 
-/// What came of it.
+/// The results.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// Sessions that ended.
     pub programs: u64,
     /// Answers that were compared.
     pub answers: u64,
-    /// Answers of Weir's that say that what was asked about is not known any more.
+    /// Answers in which Weir says that it no longer knows what was asked about.
     pub not_known: u64,
-    /// Answers about what such a refusal has left, which are those about a refusal.
+    /// Answers about what such a refusal left behind; they are those after an error.
     pub about_that: u64,
-    /// Writes in a READ ONLY transaction that a replica refused for being one, and what was refused for
-    /// another of two reasons.
+    /// Writes in a READ ONLY transaction that a replica refused as read-only, and statements that were
+    /// refused for a different one of two reasons.
     pub refused_by_replica: u64,
     /// What differed, with the seed that repeats it, and the program.
     pub different: Vec<String>,
@@ -55,13 +55,13 @@ const NOT_LOCKED: u16 = 1100;
 const MALFORMED_PACKET: u16 = 1835;
 /// `ER_OPTION_PREVENTS_STATEMENT`.
 const ON_READ_ONLY_SERVER: u16 = 1290;
-/// Weir's own, of what is the primary's alone where a session is kept at a replica.
+/// Weir's own error for a statement that only the primary may execute while the session is kept at a replica.
 const KEPT_AWAY: u16 = 1836;
 
 /// The beginning of `ER_STMT_HAS_NO_OPEN_CURSOR`.
 const NO_CURSOR: &[u8] = b"\xff\x8d\x05#HY000The statement (";
 
-/// Most differences before no more are looked for.
+/// Number of differences after which the search stops.
 const MOST_DIFFERENT: usize = 20;
 
 impl Found {
@@ -75,11 +75,11 @@ impl Found {
     }
 }
 
-/// Sessions of one batch, after which data are as they were at first and nothing must be left.
+/// Sessions of one batch. After a batch the data are reset, and nothing of its sessions may be left.
 const BATCH: u64 = 250;
 
-/// Starts Weir before a pair, for programs. Each session logs in with an empty password, which counts as a
-/// login in full, and all come from one address: at the defaults they would wait for each other.
+/// Starts a Weir in front of a pair, for programs. Each session logs in with an empty password, which counts
+/// as a full login, and all come from one address: with the default limits they would wait for each other.
 pub fn weir_for_programs(behind: &Pair) -> Weir {
     Setup::of(&format!("{BEFORE_PAIR}full_logins = 100000\nfull_logins_per_client = 100000\n"))
         .with("primary", behind.primary.address)
@@ -87,8 +87,8 @@ pub fn weir_for_programs(behind: &Pair) -> Weir {
         .start()
 }
 
-/// Runs a plan: `alone` is a server for itself, `through` an address of Weir's before `behind`. `seen` is
-/// told after each batch what was found so far.
+/// Runs a plan: `alone` is a single server, `through` an address of a Weir in front of `behind`. `seen` gets
+/// the results so far after each batch.
 pub fn run_plan(
     plan: Plan,
     alone: &Mysqld,
@@ -130,7 +130,7 @@ pub fn run_plan(
     found
 }
 
-/// What a session of `app` may have left on a server: a query that lists it.
+/// Things that a session of `app` may have left on a server, each with a query that lists them.
 const LEFT: [(&str, &str); 5] = [
     (
         "a transaction",
@@ -160,7 +160,7 @@ const LEFT: [(&str, &str); 5] = [
     ),
 ];
 
-/// Waits until nothing of any session's is left on a server; gives what still is after a while.
+/// Waits until nothing of any session is left on a server; returns what is still there after a while.
 fn left_on(server: &Mysqld) -> Vec<String> {
     let begun = Instant::now();
     let mut root = server.root();
@@ -172,19 +172,20 @@ fn left_on(server: &Mysqld) -> Vec<String> {
         if begun.elapsed() > PATIENCE {
             return Some(format!("sessions that ended have left {what}: {rows:?}"));
         }
-        // InnoDB shows the same transactions for ever to whoever asks again within a tenth of a second.
+        // InnoDB keeps showing the same transactions if it is asked again within a tenth of a second.
         std::thread::sleep(Duration::from_millis(150));
     };
     LEFT.iter().filter_map(&mut list).collect()
 }
 
-/// A session on both sides.
+/// A session that runs on both sides.
 struct Running {
     program: Program,
     at: usize,
     alone: Side,
     through: Side,
-    /// A refusal of Weir's alone was the last that a question about the statement before would tell of.
+    /// Whether the last statement was refused by Weir alone, so that a question about the statement before
+    /// differs.
     is_excused: bool,
 }
 
@@ -193,7 +194,7 @@ struct Side {
     statements: [u32; 3],
 }
 
-/// Runs programs in these places, drawn from `seed`. A session that differs is left.
+/// Runs programs in these places, drawn from `seed`. A session that differs is abandoned.
 fn compare(
     alone: SocketAddr,
     through: SocketAddr,
@@ -227,7 +228,7 @@ fn compare(
             found.programs += 1;
             let what = what.map(|what| format!("WEIR_SEED={seed}, session {begun} of it: {what}"));
             found.different.extend(what);
-            // The data of its place are others from here on.
+            // From here on the data of its place differ.
             running.remove(index);
             places.remove(index);
             if running.is_empty() {
@@ -257,7 +258,7 @@ impl Running {
         }
     }
 
-    /// Runs the next step on both sides. An error without a word is one that is known to be.
+    /// Runs the next step on both sides. `Err(None)` is a known difference.
     fn steps(&mut self, found: &mut Found) -> Result<(), Option<String>> {
         let step = self.program.steps[self.at].clone();
         let alone = self.alone.sends(&step).and_then(|()| self.alone.receives(&step));
@@ -268,7 +269,8 @@ impl Running {
                 self.program.steps.truncate(self.at);
                 return Ok(());
             }
-            // Of what has no answer only one side may have noticed by now that it goes nowhere.
+            // For a step without an answer, only one side may have noticed by now that the connection is
+            // gone.
             (Err(_), Ok(other)) | (Ok(other), Err(_)) if self.has_released() && other.packets.is_empty() => {
                 self.program.steps.truncate(self.at);
                 return Ok(());
@@ -286,7 +288,7 @@ impl Running {
                 found.not_known += 1;
                 self.is_excused = true;
                 if step.writes() {
-                    // What it would have written shows in the sessions behind it.
+                    // What it would have written would show in later sessions.
                     return Err(None);
                 }
                 let leaves_more = match &step {
@@ -295,20 +297,21 @@ impl Running {
                     _ => false,
                 };
                 if leaves_more {
-                    // What it would have put into a variable, or into a cursor, shows later.
+                    // What it would have stored in a variable or a cursor would show later.
                     self.program.steps.truncate(self.at + 1);
                 }
             } else if numbers == [IN_READ_ONLY_TRANSACTION, ON_READ_ONLY_SERVER] {
-                // A transaction that said READ ONLY is on a replica, which names another reason first.
+                // A READ ONLY transaction is on a replica, which gives another reason first.
                 found.refused_by_replica += 1;
                 self.is_excused = true;
             } else if [ON_READ_ONLY_SERVER, KEPT_AWAY].contains(&numbers[1]) && self.may_be_at_replica() {
-                // What pins a session in a READ ONLY transaction keeps it at the replica, as GET DIAGNOSTICS
-                // does behind a read.
+                // A statement that pins a session in a READ ONLY transaction keeps it at the replica, as GET
+                // DIAGNOSTICS does after a read.
                 found.refused_by_replica += 1;
                 return Err(None);
             } else if matches!(numbers, [MALFORMED_PACKET, IN_READ_ONLY_TRANSACTION | NOT_LOCKED]) {
-                // What is executed on another connection is prepared there first, which a server refuses too.
+                // A statement that is executed on another connection is prepared there first, which a server
+                // may refuse too.
                 found.refused_by_replica += 1;
                 self.is_excused = true;
             } else if self.is_excused && asks_back {
@@ -326,15 +329,15 @@ impl Running {
         Ok(())
     }
 
-    /// Whether a step was to end the connection.
+    /// Whether a step was meant to end the connection.
     fn has_released(&self) -> bool {
         let mut ran = self.program.steps.iter().take(self.at);
         let releases = |sql: &str| sql.ends_with(" RELEASE") || sql == "SET completion_type = 2";
         ran.any(|step| matches!(step, Step::Query(sql) if releases(sql)))
     }
 
-    /// Whether a transaction was READ ONLY, so that what pins the session keeps it at a replica, or something
-    /// pinned it there that only the server of the statement before can answer.
+    /// Whether the session may be kept at a replica: a transaction was READ ONLY when something pinned the
+    /// session, or it was pinned by a question that only the server of the statement before can answer.
     fn may_be_at_replica(&self) -> bool {
         let says = |sql: &str| sql.contains("READ ONLY") || sql.starts_with("GET DIAGNOSTICS");
         let mut ran = self.program.steps.iter().take(self.at);
@@ -356,7 +359,7 @@ impl Step {
         matches!(self, Step::Query(sql) if sql.starts_with("INSERT") || sql.starts_with("UPDATE"))
     }
 
-    /// Whether it leaves what the statement before has left, wherever that is.
+    /// Whether it leaves the results of the statement before unchanged, wherever they are.
     fn passes_over(&self) -> bool {
         matches!(
             self,
@@ -439,17 +442,17 @@ impl Side {
             && answer.is_ok()
             && let Some((_, payload)) = answer.packets.first_mut()
         {
-            // These leave the warnings of the statement before as they are, and count them.
+            // These keep the warnings of the statement before, and count them.
             payload[5..7].fill(0);
             if *step == Step::Ping {
-                // It changes nothing: what a server tells with it is late news, such as the schemas that the
-                // preparation of a CALL went through and came back from.
+                // It changes nothing: what a server reports with it is late news, such as the schemas that
+                // preparing a CALL passed through.
                 payload[4] &= !0x40;
                 payload.truncate(7);
             }
         }
         if let (Step::Several(_), Some((_, payload))) = (step, answer.packets.first_mut()) {
-            // So does this one, of which an older form counts them elsewhere.
+            // So does this one, whose older form counts them in another place.
             let is_old = payload.len() == 5;
             let count = if is_old { 1..3 } else { 5..7 };
             payload.get_mut(count).into_iter().for_each(|count| count.fill(0));
@@ -457,12 +460,12 @@ impl Side {
         if let Some((_, error)) = answer.packets.last_mut()
             && let Some(at) = error.windows(NO_CURSOR.len()).position(|bytes| bytes == NO_CURSOR)
         {
-            // Behind it stands the statement's number.
+            // The statement's number follows it.
             error.truncate(at + NO_CURSOR.len());
         }
         match step {
             Step::Prepare(statement, _) => {
-                // A server gives numbers of its own.
+                // Each server assigns its own numbers.
                 self.statements[*statement] = answer.statement().unwrap_or(0xffff);
                 if answer.is_ok()
                     && let Some((_, payload)) = answer.packets.first_mut()

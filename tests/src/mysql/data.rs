@@ -1,6 +1,6 @@
-//! What the schemas of random programs hold.
+//! The content of the schemas of random programs.
 
-/// A schema that all of them read, too. Its name is another schema's where it is taken for latin1.
+/// Another schema that all of them read. If its name is taken for latin1, it is another schema's name.
 pub const NATIONAL: &str = "dr\u{fc}ben";
 
 /// The schema of a place.
@@ -8,7 +8,7 @@ pub fn schema_of(place: usize) -> String {
     format!("s{place}")
 }
 
-/// What the schemas of these places, and what all of them read, are made by; run by root.
+/// Statements that create the schemas of these places and the one that all read; run by root.
 pub fn data_of(places: usize) -> Vec<String> {
     let mut all: Vec<String> = [
         "CREATE DATABASE fixed",
@@ -51,7 +51,7 @@ pub fn data_of(places: usize) -> Vec<String> {
     all
 }
 
-/// What makes the data of a place as they were at first.
+/// Statements that reset the data of a place.
 pub fn renewal_of(place: usize) -> Vec<String> {
     let schema = schema_of(place);
     ["TRUNCATE s.t", "DROP TABLE IF EXISTS s.x", "DELETE FROM s.began", "TRUNCATE s.told"]

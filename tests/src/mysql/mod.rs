@@ -18,7 +18,7 @@ pub use packets::{
 pub use programs::{Leaving, Program, Step, Who};
 pub use servers::{Mysqld, Pair, pair, words_of};
 
-/// Weir before a pair: a listener that splits, one for writes, and one for reads.
+/// Weir in front of a pair: a listener that splits reads and writes, one for writes, and one for reads.
 pub const BEFORE_PAIR: &str = r#"
 [listener.auto]
 protocol = "mysql"

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-/// Of the protocol's capability flags.
+/// A capability flag of the protocol.
 pub const FOUND_ROWS: u32 = 1 << 1;
 const LONG_PASSWORD_AND_FLAG: u32 = 1 | 1 << 2;
 /// As [`FOUND_ROWS`].
@@ -20,7 +20,7 @@ pub const TLS: u32 = 1 << 11;
 pub const SESSION_TRACK: u32 = 1 << 23;
 /// As [`FOUND_ROWS`].
 pub const DEPRECATE_EOF: u32 = 1 << 24;
-/// What every client of today has: PROTOCOL_41, TRANSACTIONS, SECURE_CONNECTION, multi statements and
+/// The flags of every current client: PROTOCOL_41, TRANSACTIONS, SECURE_CONNECTION, multi statements and
 /// results, PLUGIN_AUTH.
 pub const USUAL: u32 =
     LONG_PASSWORD_AND_FLAG | 1 << 9 | 1 << 13 | 1 << 15 | 1 << 16 | 1 << 17 | 1 << 18 | 1 << 19;
@@ -29,11 +29,11 @@ pub const USUAL: u32 =
 const MORE_RESULTS: u16 = 1 << 3;
 const CURSOR_EXISTS: u16 = 1 << 6;
 const STATE_CHANGED: u16 = 1 << 14;
-/// Autocommit, backslashes, and whether a cursor is open. A server hides the session's transaction while it
-/// reads tables of its own, as for HELP.
+/// The status flags that are reliable after columns: autocommit, backslashes, and whether a cursor is open. A
+/// server hides the session's transaction while it reads tables of its own, as for HELP.
 const KNOWN_BEHIND_COLUMNS: u16 = 1 << 1 | CURSOR_EXISTS | 1 << 9;
 
-/// What a command is answered with.
+/// The kind of answer to a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// Results, one or more.
@@ -55,7 +55,7 @@ pub struct Answer {
     pub packets: Vec<(u8, Vec<u8>)>,
 }
 
-/// The number and the text of an error packet; `None` of another packet.
+/// The number and the text of an error packet; `None` for another packet.
 pub fn error_of(payload: &[u8]) -> Option<(u16, String)> {
     let rest = payload.strip_prefix(&[0xff])?;
     let code = u16::from_le_bytes([*rest.first()?, *rest.get(1)?]);
@@ -75,7 +75,7 @@ impl Answer {
         self.packets.first().is_some_and(|(_, payload)| payload.first() == Some(&0))
     }
 
-    /// Of an OK packet: rows affected, the id that was given, status, and warnings (count).
+    /// Of an OK packet: affected rows, the last insert id, status, and warnings (count).
     pub fn ok(&self) -> Option<(u64, u64, u16, u16)> {
         let payload = &self.packets.first().filter(|_| self.is_ok())?.1;
         let mut at = 1;
@@ -97,7 +97,7 @@ impl Answer {
         }
         let columns = integer(first, &mut 0).unwrap_or(0) as usize;
         let behind = self.packets.iter().skip(1 + columns).map(|(_, payload)| payload);
-        // Where the EOF behind the columns is not left out, it is the first of what follows.
+        // If the EOF packet after the columns is not left out, it comes first here.
         let behind = behind.skip_while(|payload| is_eof(payload) && payload.len() == 5);
         behind
             .take_while(|payload| !is_eof(payload) && payload.first() != Some(&0xff))
@@ -105,9 +105,9 @@ impl Answer {
             .collect()
     }
 
-    /// Leaves out of EOF packets behind definitions what a server says there of how the statement goes on, as
-    /// its warnings, and whether more results follow. Of a long result that is not known elsewhere before its
-    /// end, and no client asks.
+    /// Clears in EOF packets after column definitions what a server says there about the rest of the
+    /// statement: its warnings, and whether more results follow. For a long result another server does not
+    /// know this before the end, and no client relies on it.
     pub fn forget_what_columns_foretell(&mut self) {
         let mut is_behind_rows = true;
         for (_, eof) in self.packets.iter_mut().filter(|(_, payload)| is_eof(payload) && payload.len() == 5) {
@@ -190,7 +190,7 @@ fn integer(payload: &[u8], at: &mut usize) -> Option<u64> {
     Some(place.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
 }
 
-/// Where an answer ends.
+/// Finds the end of an answer.
 #[derive(Debug)]
 pub struct Reading {
     asked: Asked,
@@ -201,7 +201,7 @@ pub struct Reading {
 #[derive(Debug)]
 enum Place {
     First,
-    /// Definitions that are to come, and what stands behind them.
+    /// Definitions that are still to come, and what follows them.
     Definitions(u32, Behind),
     Rows,
     Over,
@@ -216,7 +216,7 @@ enum Behind {
 }
 
 impl Reading {
-    /// Of an answer that is to begin; `has_eof` says that EOF packets were not left out by agreement.
+    /// For a new answer; `has_eof` says that EOF packets were not left out by agreement.
     pub fn of(asked: Asked, has_eof: bool) -> Reading {
         let place = if asked == Asked::Nothing { Place::Over } else { Place::First };
         Reading { asked, has_eof, place }
@@ -227,7 +227,7 @@ impl Reading {
         matches!(self.place, Place::Over)
     }
 
-    /// Takes a packet. `true` where the server waits for a file.
+    /// Takes a packet. Returns `true` if the server waits for a file.
     pub fn take(&mut self, payload: &[u8]) -> bool {
         let first = payload.first().copied().unwrap_or(0);
         let is_error = first == 0xff;
@@ -301,10 +301,10 @@ fn ok_status(payload: &[u8]) -> Option<u16> {
     short(payload, at)
 }
 
-/// Leaves out of an OK packet what a server tells once in a session, whenever it comes to: of the
-/// transaction, though `session_track_transaction_info` is OFF, and that there is no schema, where there was
-/// none; unless the step changes that, also which it is: it is told late, and again, when the preparation of
-/// a CALL has gone through another and come back.
+/// Removes from an OK packet what a server reports once in a session, at varying times: the transaction
+/// state, although `session_track_transaction_info` is OFF, and that there is no schema if there was none.
+/// Unless the step changes the schema, also removes which one it is: it is reported late, and again, if the
+/// preparation of a CALL passed through another schema and came back.
 pub fn forget_first_changes(payload: &mut Vec<u8>, changes_schema: bool) {
     if let Some(without) = without_first_changes(payload, changes_schema) {
         *payload = without;
@@ -358,7 +358,7 @@ pub enum Value {
     Number(i64),
     /// MYSQL_TYPE_VAR_STRING.
     Text(String),
-    /// Sent before in pieces: MYSQL_TYPE_BLOB, and no value.
+    /// Sent before in pieces: MYSQL_TYPE_BLOB without a value here.
     Long,
 }
 

@@ -1,8 +1,9 @@
-//! Random programs of MySQL sessions: whatever a session can leave behind, ask about, or be in the middle of.
+//! Random programs of MySQL sessions, which cover whatever a session can leave behind, ask about, or be in
+//! the middle of.
 //!
-//! Several of them run at once, a statement of one and then of another, and each must get the answers that it
-//! would get alone. So a program touches nothing that another writes: its schema is that of the place that it
-//! runs in, its named locks are its own, and what all of them read is written by none.
+//! Several of them run at once, their statements interleaved, and each must get the answers that it would get
+//! alone. So a program touches nothing that another writes: it has the schema of the place in which it runs,
+//! its named locks are its own, and no program writes what all of them read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +17,7 @@ use crate::dialogue::Draws;
 pub enum Step {
     /// COM_QUERY.
     Query(String),
-    /// COM_STMT_PREPARE; the number is by what later steps mean it.
+    /// COM_STMT_PREPARE; later steps refer to the statement by this number.
     Prepare(usize, String),
     /// COM_STMT_EXECUTE.
     Execute {
@@ -26,7 +27,7 @@ pub enum Step {
         cursor: bool,
         /// As many as the statement has parameters, most of the time.
         values: Vec<Value>,
-        /// Whether the types of the values are said, which they must be at first.
+        /// Whether the types of the values are sent, which is required the first time.
         with_types: bool,
     },
     /// COM_STMT_SEND_LONG_DATA, of a parameter.
@@ -43,7 +44,7 @@ pub enum Step {
     Schema(String),
     /// COM_RESET_CONNECTION.
     Reset,
-    /// COM_SET_OPTION: whether several statements may come in one text.
+    /// COM_SET_OPTION: whether one text may contain several statements.
     Several(bool),
 }
 
@@ -52,11 +53,11 @@ pub enum Step {
 pub enum Leaving {
     /// By COM_QUIT.
     InOrder,
-    /// Its connection closes without a word.
+    /// Its connection closes without COM_QUIT.
     WithoutAWord,
 }
 
-/// As whom a session logs in.
+/// A session's login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Who {
     /// Its schema at first; empty for none.
@@ -68,7 +69,7 @@ pub struct Who {
 /// A session from login to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// As whom.
+    /// Its login.
     pub who: Who,
     /// What it does.
     pub steps: Vec<Step>,
@@ -79,8 +80,8 @@ pub struct Program {
 impl Program {
     /// Draws one for this place, of at most `most` steps.
     pub fn draw(draws: &mut Draws, place: usize, most: u64) -> Program {
-        // A replica surely has what the session itself has written: without a write, none of the place's
-        // tables are looked at.
+        // A replica is only sure to have what the session itself has written: a program without writes reads
+        // none of the place's tables.
         let writes = draws.below(3) > 0;
         let capabilities = [
             DEPRECATE_EOF,
@@ -132,7 +133,7 @@ fn pick<T: Clone>(draws: &mut Draws, from: &[T]) -> T {
 /// Statements that a program knows by number.
 const STATEMENTS: usize = 3;
 
-/// Subjects that a program may keep to.
+/// Number of subjects that a program may focus on.
 const THEMES: u64 = 9;
 
 /// How many programs were drawn.
@@ -141,16 +142,16 @@ static DRAWN: AtomicU64 = AtomicU64::new(0);
 struct Drawing<'d> {
     draws: &'d mut Draws,
     place: usize,
-    /// Its own among all: a server frees locks of GET_LOCK only behind closing a connection, so that those of
-    /// the program before may still be there.
+    /// Unique among all programs: a server frees locks of GET_LOCK only after closing a connection, so those
+    /// of the program before may still be there.
     number: u64,
     writes: bool,
-    /// Whether the session is told what changes of its state.
+    /// Whether the session gets reports of changes of its state.
     hears_changes: bool,
-    /// Half of the statements are of this subject; of none from [`THEMES`] up.
+    /// Half of the statements are about this subject; from [`THEMES`] up, about none in particular.
     theme: u64,
     parameters: [usize; STATEMENTS],
-    /// Whether a parameter is a column of the result as it is.
+    /// Whether a parameter is a column of the result unchanged.
     shows: [bool; STATEMENTS],
     /// Whether it was executed with a cursor.
     has_cursor: [bool; STATEMENTS],
@@ -183,7 +184,7 @@ impl Drawing<'_> {
             _ => READS,
         };
         let sql = pick(self.draws, table);
-        // Weir tells of what servers tell by default, and of nothing that a client asks for beside that.
+        // Weir reports what servers report by default, and nothing else that a client asks for.
         let is_told = self.hears_changes && sql.contains("session_track");
         if is_told || (!self.writes && sql.contains("{s}")) {
             return self.step();
@@ -191,7 +192,7 @@ impl Drawing<'_> {
         Step::Query(self.filled(sql))
     }
 
-    /// Puts numbers, the place and its schema, and what only this program's locks are called into a text.
+    /// Fills numbers, the place and its schema, and the names of this program's own locks into a text.
     fn filled(&mut self, sql: &str) -> String {
         let locks = format!("{}_{}", self.place, self.number);
         let sql = sql.replace("{s}", &schema_of(self.place)).replace("{l}", &locks);
@@ -234,7 +235,7 @@ impl Drawing<'_> {
             5 => Step::Close(statement),
             _ => {
                 let values = (0..self.parameters[statement]).map(|_| self.value(statement)).collect();
-                // mysqld 9.7 sends no end of rows without a cursor behind an execution with one.
+                // mysqld 9.7 sends no end of rows for an execution without a cursor after one with a cursor.
                 let cursor = self.draws.below(4) == 0 || self.has_cursor[statement];
                 let cursor = cursor && !self.explains[statement];
                 self.has_cursor[statement] = cursor;
@@ -245,8 +246,7 @@ impl Drawing<'_> {
 
     fn value(&mut self, statement: usize) -> Value {
         match self.draws.below(6) {
-            // What type a column has that shows a NULL parameter depends on who has executed the same text
-            // before.
+            // The type of a column that shows a NULL parameter depends on who executed the same text before.
             0 if !self.shows[statement] => Value::Null,
             1 => Value::Text(pick(self.draws, &["", "drei", "3", "\u{e4}"]).to_owned()),
             2 => Value::Long,
@@ -255,8 +255,8 @@ impl Drawing<'_> {
     }
 }
 
-// The type of a user variable is never shown: a server that looks for one that nobody has set makes one that
-// is NULL, and its type shows what it was looked for with.
+// The type of a user variable is never shown: a server that looks up an unset variable creates it as NULL,
+// with a type that depends on the statement that looked.
 const READS: &[&str] = &[
     "SELECT id, v FROM fixed.k WHERE id = {r}",
     "SELECT COUNT(*), SUM(n), GROUP_CONCAT(v ORDER BY id) FROM fixed.k",
@@ -363,8 +363,9 @@ const TRANSACTIONS: &[&str] = &[
     "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ ONLY",
 ];
 
-// A number that is said, by `insert_id` or for a row, is below all that a server gives itself: behind a
-// greater one it goes on by the step of whichever session had the same open table before, not this one's.
+// An explicit number, by `insert_id` or for a row, is below all that a server assigns itself. After a greater
+// one the server continues with the increment of whichever session had the same open table before, not this
+// one's.
 const SETTINGS: &[&str] = &[
     "SET NAMES utf8mb4",
     "SET NAMES latin1",

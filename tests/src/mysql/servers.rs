@@ -21,8 +21,8 @@ pub struct Mysqld {
     child: Mutex<Child>,
 }
 
-/// A primary and a replica that follows it, or one that follows nobody: `replica` is the same as far as its
-/// data go.
+/// A primary and a replica that follows it. Or a single server, which is also `replica`, since its data are
+/// the same.
 #[derive(Debug)]
 pub struct Pair {
     /// Takes writes.
@@ -31,7 +31,8 @@ pub struct Pair {
     pub replica: Mysqld,
 }
 
-/// The words that start a peer of the lab's. Panics, saying what to install, where it is not there.
+/// The command words that start a program that `lab/peers` installs. Panics with what to install if it is
+/// missing.
 pub fn words_of(peer: &str) -> Vec<String> {
     let peers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lab/peers");
     let output = Command::new(&peers).args(["command", peer]).output().expect("lab/peers runs");
@@ -43,7 +44,8 @@ pub fn words_of(peer: &str) -> Vec<String> {
 impl Mysqld {
     /// Starts one in a directory of its own, with `more` lines of configuration, and waits until it serves.
     pub fn start(name: &str, more: &str) -> Mysqld {
-        // Two of one name never share it: the one before may still be going while the next one starts.
+        // Two servers with one name never share a directory: the one before may still be ending while the
+        // next one starts.
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let (template, number) = (template(), STARTED.fetch_add(1, Ordering::Relaxed));
         let dir = format!("weir-mysqld-{}-{name}-{number}.d", std::process::id());
@@ -71,7 +73,7 @@ impl Mysqld {
         });
     }
 
-    /// Where a file of its data is, as its `ca.pem`.
+    /// The path of a file in its data directory, such as `ca.pem`.
     pub fn path(&self, file: &str) -> String {
         self.dir.join("data").join(file).display().to_string()
     }
@@ -88,12 +90,12 @@ impl Mysqld {
         let _ = child.wait();
     }
 
-    /// Stops its work until it dies: it answers nobody, and its connections stay.
+    /// Stops its process until it dies: it no longer answers, and its connections stay open.
     pub fn freezes(&self) {
         let child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a process");
         kill_process(pid, Signal::STOP).expect("a process of ours");
-        // Until each of its threads has come to it, some go on answering.
+        // Some threads go on answering until all of them have stopped.
         waitpid(Some(pid), WaitOptions::UNTRACED).expect("a child of ours");
     }
 
@@ -108,11 +110,11 @@ impl Mysqld {
         self.log_end(20)
     }
 
-    /// What it said last where it has ended by itself; `None` while it runs.
+    /// Its last log lines if it has ended by itself; `None` while it runs.
     pub fn ended(&self) -> Option<String> {
         let ended = self.child.lock().unwrap_or_else(PoisonError::into_inner).try_wait();
         let status = ended.ok().flatten()?;
-        // A crash writes down its stack, and the statement.
+        // A crash logs its stack and the statement.
         Some(format!("mysqld at {} has ended ({status}):\n{}", self.address, self.log_end(80)))
     }
 
@@ -122,7 +124,7 @@ impl Mysqld {
         lines[lines.len().saturating_sub(most)..].join("\n")
     }
 
-    /// Has it follow `primary` from where both are alike, and waits until it does.
+    /// Makes it follow `primary` from a common state, and waits until it does.
     pub fn follows(&self, primary: &Mysqld) {
         let mut root = self.root();
         let (host, port) = (primary.address.ip(), primary.address.port());
@@ -151,7 +153,7 @@ impl Drop for Mysqld {
 }
 
 impl Pair {
-    /// Starts a pair of its own; `name` tells its directories from others'.
+    /// Starts a new pair; `name` distinguishes its directories from others'.
     pub fn start(name: &str) -> Pair {
         let primary = Mysqld::start(&format!("{name}-primary"), "");
         let replica = Mysqld::start(&format!("{name}-replica"), "");
@@ -176,7 +178,7 @@ fn template() -> PathBuf {
     static MADE: Mutex<Option<PathBuf>> = Mutex::new(None);
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
     made.get_or_insert_with(|| {
-        // Beside the test programs, for the next run; another program may be making the same.
+        // Kept beside the test programs for the next run; another program may be making the same.
         let words = words_of("mysqld");
         let version = fingerprint(format!("{words:?} {ACCOUNTS}").as_bytes());
         let programs = std::env::current_exe().expect("own path");
@@ -228,7 +230,7 @@ fn spawn(dir: &Path) -> Child {
         .expect("mysqld starts")
 }
 
-/// What a server is told: small, quick, and without care for a crash of the machine.
+/// A server's configuration: small, fast, and not safe against a crash of the machine.
 fn config(dir: &Path, address: SocketAddr, more: &str) -> String {
     let words = words_of("mysqld");
     let program = words.last().expect("a program");

@@ -1,4 +1,4 @@
-//! Two hosts of Weir's on the same two links, as where keepalived moves addresses between them.
+//! Two hosts with Weir on the same two links, for addresses that keepalived moves between them.
 
 use super::{Network, link, run};
 

@@ -1,5 +1,5 @@
-//! A client and backends behind a switch, and Weir's own way to it: one link or a bond of two, with or
-//! without VLANs. The client and the backends get frames without tags, and none whose tag was lost.
+//! A client and backends behind a switch, and Weir's link to the switch: one link or a bond of two, with or
+//! without VLANs. The client and the backends get untagged frames, and never one that lost its tag.
 
 use std::process::Command;
 
@@ -14,12 +14,12 @@ pub struct Trunk {
     pub bond: Option<&'static str>,
     /// Whether clients and backends are in VLANs of their own (100 and 200).
     pub has_vlans: bool,
-    /// Whether these are within another one (IEEE 802.1ad, 10).
+    /// Whether these VLANs are inside another one (IEEE 802.1ad, id 10).
     pub is_within: bool,
 }
 
 impl Trunk {
-    /// What the VLANs are on: Weir's interface, or its bond.
+    /// The interface below the VLANs: Weir's interface or its bond.
     pub fn base(self) -> &'static str {
         if self.bond.is_some() { "bond0" } else { "eth0" }
     }
@@ -76,7 +76,7 @@ impl Network {
             network.run(&host, &["ip", "route", "add", "default", "via", "10.0.0.254"]);
             network.run(&host, &["ip", "-6", "route", "add", "default", "via", "fd00::fe"]);
         }
-        // The switch routes, too: for backends whose answers go past Weir.
+        // The switch also routes, for backends whose answers bypass Weir.
         for (bridge, addresses) in
             [("front", ["10.0.9.1/24", "fd00:9::1/64"]), ("back", ["10.0.0.253/24", "fd00::fd/64"])]
         {
@@ -128,7 +128,7 @@ impl Network {
         for [here, there] in &ports {
             link(&weir, here, &switch, there);
         }
-        // Both ends of an aggregate have to agree on it; of the others the switch knows nothing.
+        // Both ends of a link aggregation have to agree on it; the switch is not involved in the other modes.
         let of_switch = match trunk.bond {
             Some("802.3ad") => {
                 self.bonds("switch", "802.3ad", ports.iter().map(|[_, there]| there.as_str()));

@@ -28,7 +28,7 @@ impl Executed {
         }
     }
 
-    /// How often this one was.
+    /// How often this one was executed.
     pub fn times(&self, number: usize) -> u8 {
         self.counts.get(number).map_or(0, |count| count.load(Ordering::SeqCst))
     }
@@ -63,7 +63,7 @@ fn answer(request: &Request, wire: &mut Wire, mut note: impl FnMut(usize)) -> Af
             }
             wire.answers(200, &[], receipt(&request.body));
         }
-        // Anything else, such as a probe.
+        // Other requests, such as probes.
         _ => wire.answers(200, &[], "up"),
     }
     After::Keep

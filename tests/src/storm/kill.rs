@@ -10,7 +10,7 @@ use super::load::{Load, LoadReport, Targets, Traffic};
 use super::{Failures, table};
 use crate::dialogue::{Setup, Weir, free_address, until};
 
-/// How much of everything.
+/// The size of the run.
 #[derive(Clone, Debug)]
 pub struct KillPlan {
     /// Requests in all.
@@ -25,7 +25,7 @@ pub struct KillPlan {
     pub program: PathBuf,
 }
 
-/// What came of it.
+/// The results.
 #[derive(Debug)]
 pub struct KillReport {
     /// The clients' side.
@@ -134,7 +134,7 @@ fn is_up(weir: &Weir, address: SocketAddr) -> bool {
     weir.metric("weir_backend_up", &[("backend", &address.to_string())]) == 1.0
 }
 
-/// Runs it.
+/// Runs the plan.
 pub fn kill_and_restart(plan: &KillPlan) -> KillReport {
     let addresses = [free_address(), free_address(), free_address()];
     let [a, b, c] = addresses;

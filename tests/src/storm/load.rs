@@ -27,7 +27,8 @@ pub struct Traffic {
     pub http3: usize,
     /// One request in this many is a POST; 0 for none.
     pub one_post_in: u64,
-    /// Whether a POST may be answered 502 or 504 (its backend was killed) without that being a failure.
+    /// Whether a POST may be answered by 502 or 504 (its backend was killed) without that counting as a
+    /// failure.
     pub posts_may_fail: bool,
     /// Seed of all draws.
     pub seed: u64,
@@ -74,7 +75,7 @@ pub(super) struct Part {
     pub(super) repeated: u64,
 }
 
-/// What came of it.
+/// The results.
 #[derive(Debug, Default)]
 pub struct LoadReport {
     /// Requests (and relayed lines) that ended, well or not.
@@ -182,7 +183,7 @@ impl Load {
     }
 }
 
-/// A proxy that is down answers nothing quickly; do not turn that into a busy loop.
+/// Pause after a failure, so that failing fast against a proxy that is down is not a busy loop.
 pub(super) const AFTER_A_FAILURE: Duration = Duration::from_millis(5);
 
 impl Shared {
@@ -191,14 +192,14 @@ impl Shared {
         !self.stop.load(Ordering::Relaxed) && self.begun.fetch_add(1, Ordering::Relaxed) < self.requests
     }
 
-    /// Counts a request that has ended; a failure costs a moment.
+    /// Counts a request that has ended; pauses after a failure.
     fn ends(&self, part: &mut Part, begun: Instant, outcome: Result<(), String>) {
         if self.notes(part, begun, outcome) {
             std::thread::sleep(AFTER_A_FAILURE);
         }
     }
 
-    /// Counts a request that has ended; whether it failed.
+    /// Counts a request that has ended; returns whether it failed.
     pub(super) fn notes(&self, part: &mut Part, begun: Instant, outcome: Result<(), String>) -> bool {
         self.done.fetch_add(1, Ordering::Relaxed);
         part.micros.push(u32::try_from(begun.elapsed().as_micros()).unwrap_or(u32::MAX));
@@ -208,12 +209,12 @@ impl Shared {
     }
 }
 
-/// A request and what must come back.
+/// A request and the required answer.
 pub(super) struct Question {
     pub(super) path: String,
     /// What is posted; `None` for a GET.
     pub(super) content: Option<Vec<u8>>,
-    /// Whether the length of the content is told before it.
+    /// Whether the length of the content is declared before it.
     pub(super) is_declared: bool,
     expected: Vec<u8>,
     post: Option<usize>,
@@ -274,7 +275,7 @@ impl Question {
         wire: &mut Wire,
         close: bool,
     ) -> Result<Response, String> {
-        // A proxy may answer before it has read everything; the answer tells more than the broken pipe.
+        // A proxy may answer before it has read everything; the answer says more than the broken pipe.
         let sent = wire.tries_to_send(self.text(close));
         let response = match wire.tries_to_receive_response("GET") {
             Ok(response) => response,

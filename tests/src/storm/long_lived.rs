@@ -10,14 +10,14 @@ use crate::versions::{self, Answer, Client, Failed, Front, Part, Turns};
 
 /// One conversation.
 pub(super) enum LongLived {
-    /// Bytes that come back, over a connection of its own.
+    /// Echoed bytes over a connection of its own.
     Wire(Wire),
-    /// Content that comes back, on a stream of a connection that may have others.
+    /// Echoed content on a stream of a connection that may have others.
     Stream { turns: Arc<Turns>, thread: JoinHandle<Result<Answer, Failed>> },
 }
 
 impl LongLived {
-    /// One stream in HTTP/2 or HTTP/3 of `path`, which gives back what it gets.
+    /// One stream in HTTP/2 or HTTP/3 to `path`, which echoes what it gets.
     pub(super) fn stream(
         front: Front,
         authority: Arc<Authority>,
@@ -37,7 +37,7 @@ impl LongLived {
         LongLived::Stream { turns, thread }
     }
 
-    /// Whether what is said now comes back.
+    /// Whether what is sent now is echoed.
     pub(super) fn answers(&mut self, text: &str) -> bool {
         match self {
             LongLived::Wire(wire) => {
@@ -47,7 +47,7 @@ impl LongLived {
                 sent.is_ok() && echoed.is_ok()
             }
             LongLived::Stream { turns, thread } => {
-                // One may be on its way already.
+                // An echo may be on its way already.
                 let (before, begun) = (turns.count(), Instant::now());
                 while turns.count() < before + 2 {
                     if thread.is_finished() || begun.elapsed() > PATIENCE {
@@ -60,7 +60,7 @@ impl LongLived {
         }
     }
 
-    /// Ends it in order; why it did not end so.
+    /// Ends it in order; `Err` says why that failed.
     pub(super) fn ends(self) -> Result<(), String> {
         let LongLived::Stream { turns, thread } = self else { return Ok(()) };
         turns.stop();

@@ -1,4 +1,4 @@
-//! Load that checks every answer: what `reload_storm` and `kill_one` send while the ground moves under Weir.
+//! Load that checks every answer, for `reload_storm` and `kill_one`, which change or kill things under it.
 //!
 //! A failure is anything a client sees: a refused or broken connection, a wait over
 //! [`crate::dialogue::PATIENCE`], a status the backend did not send, a body that is not the one asked for, a

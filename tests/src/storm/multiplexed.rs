@@ -1,6 +1,6 @@
-//! Clients of HTTP/2 and HTTP/3: one connection, several requests at once. As applications do, they go on
-//! over a new connection when the old one takes no more, and send again what the server has promised not to
-//! have touched.
+//! Clients of HTTP/2 and HTTP/3: one connection, several concurrent requests. Like applications, they
+//! continue on a new connection when the old one accepts no more requests, and send requests again that the
+//! server has promised not to have processed.
 
 use std::cell::{Cell, RefCell};
 use std::time::Instant;

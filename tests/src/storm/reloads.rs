@@ -11,7 +11,7 @@ use super::{Failures, table};
 use crate::dialogue::{Authority, Signal, Weir, free_address, until_within};
 use crate::versions::{Behind, Front, VersionedBackend};
 
-/// How much of everything.
+/// The size of the run.
 #[derive(Clone, Copy, Debug)]
 pub struct StormPlan {
     /// Requests in all.
@@ -48,12 +48,12 @@ impl Default for StormPlan {
     }
 }
 
-/// What came of it.
+/// The results.
 #[derive(Debug)]
 pub struct StormReport {
     /// The clients' side.
     pub load: LoadReport,
-    /// What went wrong beside the load: long-lived connections, reloads, upgrades, requests executed twice.
+    /// Failures besides the load's: long-lived connections, reloads, upgrades, requests executed twice.
     pub failures: Failures,
     /// Reloads that took effect while the load ran.
     pub reloads: u64,
@@ -285,7 +285,7 @@ impl Progress {
         let begun = Instant::now();
         let generation = weir.metric("weir_config_generation", &[]);
         weir.rewrites(&config(self.reloads.is_multiple_of(2)));
-        // Both ways to ask for it, in turn.
+        // Alternates between the two ways to ask for a reload.
         if self.reloads % 4 < 2 {
             let finished = weir.command(&["reload"]);
             if finished.code != 0 {

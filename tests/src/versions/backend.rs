@@ -1,4 +1,4 @@
-//! A backend in each version, with and without TLS, whose answers show what it was asked in.
+//! A backend for each HTTP version, with and without TLS, whose answers show how they were requested.
 
 mod http3;
 
@@ -23,11 +23,10 @@ use tokio_rustls::TlsAcceptor;
 use super::tls;
 use crate::dialogue::{Authority, fingerprint, listen_at, pattern};
 
-/// What a backend may send before what it was sent has been taken: small, so that a body of some megabytes
-/// fills all windows on the way.
+/// Flow-control window: small, so that a body of some megabytes fills all windows on the way.
 const WINDOW_BYTES: u32 = 64 << 10;
 
-/// What a backend speaks.
+/// A backend's protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Behind {
@@ -42,7 +41,7 @@ impl Behind {
     /// All of them.
     pub const ALL: [Behind; 5] =
         [Behind::Http1, Behind::Http1Tls, Behind::Http2, Behind::Http2Tls, Behind::Http3];
-    /// Those that a stream of bytes leads to.
+    /// Protocols over a byte stream.
     pub const OVER_STREAMS: [Behind; 4] = [Behind::Http1, Behind::Http1Tls, Behind::Http2, Behind::Http2Tls];
 
     /// A word for names in a config.
@@ -61,7 +60,7 @@ impl Behind {
         matches!(self, Behind::Http1Tls | Behind::Http2Tls | Behind::Http3)
     }
 
-    /// What a pool's `protocol` says of it.
+    /// Its value of a pool's `protocol`.
     pub fn protocol(self) -> &'static str {
         match self {
             Behind::Http1 | Behind::Http1Tls => "h1",
@@ -70,7 +69,7 @@ impl Behind {
         }
     }
 
-    /// What its answers say of it in `x-behind`.
+    /// Its value of `x-behind` in answers.
     pub fn name(self) -> String {
         let version = match self.protocol() {
             "h1" => "HTTP/1.1",
@@ -91,7 +90,7 @@ impl Behind {
 /// - `/early`: 403 before any of the request's content is read
 /// - anything else: `hello`
 ///
-/// What was asked in is in `x-behind`, and `:scheme`, which HTTP/1.1 has not, in `x-scheme`.
+/// `x-behind` has the version of the request, and `x-scheme` has `:scheme`, which HTTP/1.1 lacks.
 #[derive(Debug)]
 pub struct VersionedBackend {
     address: SocketAddr,
@@ -180,7 +179,7 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, beh
 }
 
 type Content = BoxBody<Bytes, Failure>;
-/// What broke a request off.
+/// Why a request broke off.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 fn whole(bytes: impl Into<Bytes>) -> Content {
@@ -199,7 +198,7 @@ where
         "/echo" => {
             let named = request.headers().get(header::TRAILER).cloned();
             let mut response = Response::new(request.into_body().map_err(Into::into).boxed());
-            // hyper sends trailers in HTTP/1.1 only where they are named.
+            // hyper sends trailers in HTTP/1.1 only if they are announced.
             named.map(|named| response.headers_mut().insert(header::TRAILER, named));
             response
         }

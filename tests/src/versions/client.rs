@@ -18,11 +18,10 @@ use tokio_rustls::TlsConnector;
 use super::tls;
 use crate::dialogue::Authority;
 
-/// What a server may send before it was taken: small, so that a body of some megabytes fills all windows on
-/// the way.
+/// Flow-control window: small, so that a body of some megabytes fills all windows on the way.
 const WINDOW_BYTES: u32 = 64 << 10;
 
-/// What a client speaks.
+/// A client's protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Front {
@@ -60,18 +59,18 @@ impl Front {
     }
 }
 
-/// What a client does behind the head of its request, in order.
+/// What a client does after the head of its request, in order.
 #[derive(Clone, Debug)]
 pub enum Part {
     /// Sends this content.
     Content(Bytes),
     /// Sends these trailers.
     Trailers(HeaderMap),
-    /// Waits until this much of the answer's content has come; zero is its head.
+    /// Waits until this much of the answer's content has arrived; zero stands for its head.
     Until(usize),
     /// Sends nothing for so long.
     Pause(Duration),
-    /// Sends pieces, each when the one before has come back, until told to stop.
+    /// Sends pieces, each after the one before was echoed, until told to stop.
     Turns(Arc<Turns>),
 }
 
@@ -80,7 +79,7 @@ pub enum Part {
 pub struct Turns {
     count: AtomicUsize,
     stopped: AtomicBool,
-    /// Between a piece that came back and the next.
+    /// Time between an echoed piece and the next.
     pause: Duration,
 }
 
@@ -95,7 +94,7 @@ impl Turns {
     /// Bytes of each piece.
     pub const PIECE_BYTES: usize = 100;
 
-    /// None so far; between a piece that came back and the next is a pause.
+    /// Turns with this pause between an echoed piece and the next.
     pub fn with_pause(pause: Duration) -> Turns {
         Turns { count: AtomicUsize::new(0), stopped: AtomicBool::new(false), pause }
     }
@@ -120,7 +119,7 @@ pub struct Answer {
     pub fields: HeaderMap,
     /// Its content.
     pub content: Vec<u8>,
-    /// The fields behind its content.
+    /// Its trailer fields.
     pub trailers: HeaderMap,
     /// Whether the server wanted no more of the request before all was sent.
     pub is_cut: bool,
@@ -129,9 +128,9 @@ pub struct Answer {
 /// Why there is no answer.
 #[derive(Clone, Debug)]
 pub enum Failed {
-    /// The client knows that nothing was done with the request: every client sends such a one again.
+    /// The client knows that the request was not processed; every client sends such a request again.
     Refused(String),
-    /// The client can't know.
+    /// The client can't know whether it was processed.
     Broken(String),
 }
 
@@ -146,11 +145,11 @@ type Outgoing = Either<Empty<Bytes>, Channel<Bytes>>;
 enum Kind {
     Http1(hyper::client::conn::http1::SendRequest<Outgoing>),
     Http2(hyper::client::conn::http2::SendRequest<Outgoing>),
-    // The endpoint goes with its last handle.
+    // The endpoint ends with its last handle.
     Http3(h3::client::SendRequest<h3_quinn::OpenStreams, Bytes>, quinn::Endpoint),
 }
 
-/// How much of an answer has come: nothing, its head, or this much content.
+/// How much of an answer has arrived: nothing, its head, or this much content.
 type Seen = Option<usize>;
 
 /// One side of a request that is being sent.
@@ -251,12 +250,12 @@ impl Client {
         Some(Client { kind, host: self.host.clone() })
     }
 
-    /// Asks this host from now on, over the same connection.
+    /// Sends requests for this host from now on, over the same connection.
     pub fn asks_for(&mut self, host: &str) {
         host.clone_into(&mut self.host);
     }
 
-    /// Asks for `path` with these fields; without `parts` nothing follows the head.
+    /// Requests `path` with these fields; without `parts` nothing follows the head.
     pub async fn ask(
         &mut self,
         method: &str,
@@ -331,7 +330,7 @@ async fn connect_quic(authority: &Authority, address: SocketAddr, host: &str) ->
     Ok(Kind::Http3(sender, endpoint))
 }
 
-/// Waits until so much of an answer has come; false when no more will.
+/// Waits until this much of an answer has arrived; false if no more will.
 async fn reaches(seen: &mut watch::Receiver<Seen>, count: usize) -> bool {
     seen.wait_for(|seen| seen.is_some_and(|seen| seen >= count)).await.is_ok()
 }
@@ -383,7 +382,7 @@ async fn exchange_http3(
     parts: Vec<Part>,
 ) -> Result<Answer, Failed> {
     *head.version_mut() = Version::HTTP_3;
-    // What can't be sent was not sent.
+    // A request that can't be sent was not processed.
     let stream = sender.send_request(head).await.map_err(|error| Failed::Refused(error.to_string()))?;
     let (mut sending, mut receiving) = stream.split();
     let (told, mut seen) = watch::channel(None);
@@ -412,7 +411,7 @@ async fn exchange_http3(
     answer.map(|answer| Answer { is_cut, ..answer })
 }
 
-/// What hyper says, with its causes; whether the request was not looked at (RFC 9113 §8.7).
+/// Converts hyper's error with its causes. A request that was not processed (RFC 9113 §8.7) is refused.
 fn of_hyper(error: hyper::Error) -> Failed {
     let mut text = error.to_string();
     let mut refused = error.is_canceled() || error.is_closed();
@@ -429,8 +428,8 @@ fn of_hyper(error: hyper::Error) -> Failed {
     if refused { Failed::Refused(text) } else { Failed::Broken(text) }
 }
 
-/// What the `h3` crate says. It keeps the number in a GOAWAY to itself, so that a request without an answer
-/// on a connection that was ended in order counts as refused (RFC 9114 §5.2).
+/// Converts an error of the `h3` crate. The crate does not tell the number in a GOAWAY, so a request without
+/// an answer on a connection that was ended in order counts as refused (RFC 9114 §5.2).
 fn of_http3(error: &h3::error::StreamError, has_head: bool) -> Failed {
     use h3::error::{Code, StreamError};
     let is_rejected =

@@ -1,5 +1,5 @@
-//! The same questions in every version of HTTP: a client for each, and a backend that answers in each,
-//! with and without TLS.
+//! The same requests in every version of HTTP: a client for each, and a backend that answers in each, with
+//! and without TLS.
 //!
 //! They are made of other people's libraries: hyper, and the `h3` crate over quinn.
 

@@ -1,4 +1,4 @@
-//! What TLS needs on both sides.
+//! TLS configurations for both sides.
 
 use std::sync::Arc;
 

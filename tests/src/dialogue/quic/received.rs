@@ -1,4 +1,4 @@
-//! What came of a connection and of its streams.
+//! What was received on a connection and its streams.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ pub struct Close {
     pub code: u64,
     /// Whether the code is HTTP/3's and not QUIC's.
     pub is_application: bool,
-    /// What it says in words.
+    /// Its reason phrase.
     pub reason: String,
 }
 
@@ -21,7 +21,7 @@ pub mod code {
     pub const CONNECTION_ID_LIMIT_ERROR: u64 = 9;
     pub const PROTOCOL_VIOLATION: u64 = 10;
     pub const CRYPTO_BUFFER_EXCEEDED: u64 = 13;
-    /// None of QUIC's: the server knows the connection no more, because what it said at the end was lost.
+    /// Not a code of QUIC: the server no longer knows the connection, and its close was lost.
     pub const STATELESS_RESET: u64 = u64::MAX;
 }
 
@@ -30,7 +30,7 @@ pub mod code {
 pub struct Incoming {
     /// Its bytes from the first on, as far as there is no gap.
     pub bytes: Vec<u8>,
-    /// What lies behind a gap.
+    /// Bytes after a gap, by offset.
     later: BTreeMap<u64, Vec<u8>>,
     size: Option<u64>,
     /// The code of `RESET_STREAM`.
@@ -40,7 +40,7 @@ pub struct Incoming {
 }
 
 impl Close {
-    /// Whether it was for this, as far as that can be told.
+    /// Whether it was for this reason, as far as can be seen.
     pub fn is_for(&self, code: u64, is_application: bool) -> bool {
         (self.code, self.is_application) == (code, is_application) || self.code == code::STATELESS_RESET
     }

@@ -1,6 +1,6 @@
-//! Numbers of variable length, there and back.
+//! Encodes and decodes variable-length integers.
 
-/// Appends a number of variable length (RFC 9000 §16).
+/// Appends a variable-length integer (RFC 9000 §16).
 pub fn put(bytes: &mut Vec<u8>, value: u64) {
     match value {
         0..=0x3f => bytes.push(value as u8),
@@ -35,7 +35,7 @@ impl<'a> Reader<'a> {
         Some(more.iter().fold(u64::from(first & 0x3f), |value, byte| value << 8 | u64::from(*byte)))
     }
 
-    /// Passes over the rest of an `ACK` of this type.
+    /// Skips the rest of an `ACK` of this type.
     pub fn skip_ack(&mut self, kind: u64) -> Option<()> {
         self.skip(2)?;
         let ranges = self.number()?;
@@ -43,7 +43,7 @@ impl<'a> Reader<'a> {
         self.skip(if kind == 3 { 3 } else { 0 })
     }
 
-    /// Passes over so many numbers.
+    /// Skips this many numbers.
     pub fn skip(&mut self, count: u64) -> Option<()> {
         (0..count).try_for_each(|_| self.number().map(drop))
     }

@@ -1,4 +1,4 @@
-//! The same by the `h3` crate over quinn.
+//! The HTTP/3 backend, by the `h3` crate over quinn.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::{Behind, Failure, WINDOW_BYTES, answer};
 type Requests = RequestStream<h3_quinn::BidiStream<Bytes>, Bytes>;
 type Receiving = RequestStream<h3_quinn::RecvStream, Bytes>;
 
-/// Listens at once, and is there for a runtime once it is awaited in one.
+/// Listens at once; becomes an endpoint when awaited in a runtime.
 pub fn endpoint(
     tls: rustls::ServerConfig,
     address: SocketAddr,
@@ -34,7 +34,7 @@ pub fn endpoint(
     }
 }
 
-/// Serves all who come.
+/// Serves all connections.
 pub async fn accept(endpoint: quinn::Endpoint) {
     while let Some(incoming) = endpoint.accept().await {
         tokio::spawn(async move {
@@ -69,7 +69,7 @@ async fn serve(request: Request<()>, stream: Requests) -> Result<(), Failure> {
     Ok(sends.finish().await?)
 }
 
-/// Has what comes be the body; stops the client where nobody reads it.
+/// Passes received content on as the body; stops the client if nothing reads it.
 async fn receive(mut stream: Receiving, mut body: Sender<Bytes, Failure>) {
     match pass_on(&mut stream, &mut body).await {
         Ok(true) => {}
@@ -78,7 +78,7 @@ async fn receive(mut stream: Receiving, mut body: Sender<Bytes, Failure>) {
     }
 }
 
-/// Whether all of it was wanted.
+/// Returns whether all of it was wanted.
 async fn pass_on(stream: &mut Receiving, body: &mut Sender<Bytes, Failure>) -> Result<bool, StreamError> {
     while let Some(mut data) = stream.recv_data().await? {
         if body.send_data(data.copy_to_bytes(data.remaining())).await.is_err() {
