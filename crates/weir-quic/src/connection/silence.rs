@@ -17,8 +17,9 @@ const ASK_AFTER: Duration = Duration::from_millis(500);
 const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 const PATIENCE_ROUND_TRIPS: u32 = 9;
 /// Number of checks of a probed, silent peer after which requests that already wait for it give it up. Checks
-/// are half of that time apart, and each sends another probe. Checks are counted instead of measuring time,
-/// because after this process was stalled all the time has passed while data from the peer is still unread.
+/// are half the time to respond (see above) apart, and each sends another probe. Checks are counted instead
+/// of measuring time, because after this process was stalled all the time has passed while data from the peer
+/// is still unread.
 const LOOKS: u32 = 4;
 
 impl Connection {
