@@ -1,5 +1,5 @@
-//! Finds which file of a crate uses something that another file defines: the graph behind the rules on circles
-//! and on parts.
+//! Finds which file of a crate uses something that another file defines: the graph behind the rules on
+//! circles and on parts.
 //!
 //! An edge is a `use`, or a path in the code that begins with `crate`, `super` or an imported module;
 //! re-exports are followed to the file that defines the item. A `mod` is not an edge, nor is anything between
