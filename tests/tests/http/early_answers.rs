@@ -36,21 +36,12 @@ fn before(backend: &ScriptedBackend, pool: &str, route: &str) -> Weir {
     Setup::of(&config).with("app", backend.address()).start()
 }
 
-fn head(method: &str, length: usize) -> String {
-    format!("{method} / HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n")
-}
-
-fn begins(weir: &Weir, method: &str, length: usize) -> Wire {
-    let mut client = weir.client("web");
-    client.sends(head(method, length));
-    client
-}
-
 /// A client that has sent all of `body`, together with the head: only a request that is here as a whole when
 /// its first attempt begins gets a second one.
 fn sends(weir: &Weir, method: &str, body: &[u8]) -> Wire {
     let mut client = weir.client("web");
-    client.sends([head(method, body.len()).as_bytes(), body].concat());
+    let head = format!("{method} / HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", body.len());
+    client.sends([head.as_bytes(), body].concat());
     client
 }
 
