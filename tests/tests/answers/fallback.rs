@@ -101,8 +101,9 @@ fn a_pool_of_which_none_can_serve_gives_its_requests_to_its_fallback_and_takes_t
     let explained = weir.command(&["explain", "http", "GET", &url]);
     let said = "forward to pool sorry, the fallback: none of app can serve";
     assert!(explained.stdout.contains(said), "{explained:?}");
-    let line = weir.lines_of("access.log", 3).into_iter().find(|line| line.contains("\"pool\":\"sorry\""));
-    assert!(line.is_some());
+    // All five: workers write their lines in any order.
+    let lines = weir.lines_of("access.log", 5);
+    assert!(lines.iter().any(|line| line.contains("\"pool\":\"sorry\"")), "{lines:?}");
 
     site.switches("drain", "sorry", "sorry");
     assert_eq!(asked(weir, "GET /", &[]).text(), "last", "from one to the next");
