@@ -183,22 +183,25 @@ fn an_account_that_is_no_more_is_named_by_its_file() {
     assert_eq!((authority.asked("/sign-me-up"), orders(&weir, "issued")), (2, 1.0));
 }
 
+/// An authority that holds the first order until `is_mended`, and refuses it then for what was wrong before.
+fn refusing_once_mended(pebble: &Pebble, is_mended: &Arc<AtomicBool>) -> Between {
+    let (is_mended, count) = (is_mended.clone(), AtomicUsize::new(0));
+    Between::and(pebble, move |request, ask| {
+        if request.target != "/order-plz" || count.fetch_add(1, Ordering::AcqRel) > 0 {
+            return ask();
+        }
+        until_within(ORDER, "the reload", || is_mended.load(Ordering::Acquire).then_some(()));
+        Answer::problem(403, "rejectedIdentifier", "not yet")
+    })
+}
+
 /// An operator has mended what was wrong while an attempt was under way that fails for it.
 #[test]
 fn a_reload_while_an_order_is_under_way_has_it_tried_again_when_it_fails() {
     let (ports, backend) = (Ports::free(), mirror());
     let pebble = Pebble::running(ports);
-    let (is_mended, count) = (Arc::new(AtomicBool::new(false)), AtomicUsize::new(0));
-    let authority = Between::and(&pebble, {
-        let is_mended = is_mended.clone();
-        move |request, ask| {
-            if request.target != "/order-plz" || count.fetch_add(1, Ordering::AcqRel) > 0 {
-                return ask();
-            }
-            until_within(ORDER, "the reload", || is_mended.load(Ordering::Acquire).then_some(()));
-            Answer::problem(403, "rejectedIdentifier", "not yet")
-        }
-    });
+    let is_mended = Arc::new(AtomicBool::new(false));
+    let authority = refusing_once_mended(&pebble, &is_mended);
     let weir = setup(CONFIG, ports, &pebble, &backend).with("directory", authority.directory()).start();
     until("an order to be under way", || (authority.asked("/order-plz") == 1).then_some(()));
     assert_eq!(weir.command(&["reload"]).code, 0);
@@ -231,17 +234,8 @@ fn waited_for(
 fn a_reload_while_a_name_is_ordered_on_demand_has_it_tried_again_when_it_fails() {
     let (ports, backend, service) = (Ports::free(), mirror(), service());
     let pebble = Pebble::running(ports);
-    let (is_mended, count) = (Arc::new(AtomicBool::new(false)), AtomicUsize::new(0));
-    let authority = Between::and(&pebble, {
-        let is_mended = is_mended.clone();
-        move |request, ask| {
-            if request.target != "/order-plz" || count.fetch_add(1, Ordering::AcqRel) > 0 {
-                return ask();
-            }
-            until_within(ORDER, "the reload", || is_mended.load(Ordering::Acquire).then_some(()));
-            Answer::problem(403, "rejectedIdentifier", "not yet")
-        }
-    });
+    let is_mended = Arc::new(AtomicBool::new(false));
+    let authority = refusing_once_mended(&pebble, &is_mended);
     let config = on_demand::CONFIG.replace("ask = \"@ask\"", "ask = \"@ask\"\nwait = \"25s\"");
     let weir = demanding(&config, ports, &pebble, &backend, &service)
         .with("directory", authority.directory())
