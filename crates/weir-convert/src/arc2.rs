@@ -9,12 +9,12 @@ mod locations;
 mod paths;
 mod rules;
 
-use std::fmt::Write as _;
-
 use toml::de::DeTable;
 
 use self::bag::{Bag, Left, Taken};
-use crate::{Converted, Directive, DirectiveVerdict, NotConverted};
+use crate::verdicts::Verdicts;
+use crate::write::{line, texts};
+use crate::{Converted, NotConverted};
 use weir_config::quoted;
 
 /// Whether a file looks like one of ARC2's, even if it has mistakes.
@@ -45,79 +45,43 @@ pub(super) fn convert(text: &str) -> Result<Converted, NotConverted> {
         .map(|(index, (line, bag))| rules::read(index, line, bag, &globals, &mut notes))
         .collect();
     if rules.is_empty() {
-        notes.directives.push(Directive {
-            line: 0,
-            name: "proxy_rules".to_owned(),
-            verdict: DirectiveVerdict::Exact,
-            note: "there is none: every request is answered with 404".to_owned(),
-        });
+        notes.verdicts.exact(0, "proxy_rules", "there is none: every request is answered with 404");
     }
     let mut body = String::new();
     globals::write(&globals, &rules, &mut body, &mut notes);
     rules::write(&globals, &rules, &mut body);
     locations::write(&globals, &rules, &mut body);
-    let mut directives = notes.directives;
-    directives.sort_by_key(|directive| if directive.line == 0 { usize::MAX } else { directive.line });
-    Ok(Converted { from: "ARC2 Proxy", body, directives })
+    Ok(Converted { from: "ARC2 Proxy", body, directives: notes.verdicts.in_order() })
 }
 
 /// Collects verdicts.
 #[derive(Default)]
 struct Notes {
-    directives: Vec<Directive>,
+    verdicts: Verdicts,
 }
 
 impl Notes {
-    fn say<T>(&mut self, taken: &Taken<T>, verdict: DirectiveVerdict, note: impl Into<String>) {
-        self.directives.push(Directive {
-            line: taken.line,
-            name: taken.name.clone(),
-            verdict,
-            note: note.into(),
-        });
-    }
-
     fn exact<T>(&mut self, taken: &Taken<T>, note: impl Into<String>) {
-        self.say(taken, DirectiveVerdict::Exact, note);
+        self.verdicts.exact(taken.line, &taken.name, note);
     }
 
     fn approximate<T>(&mut self, taken: &Taken<T>, note: impl Into<String>) {
-        self.say(taken, DirectiveVerdict::Approximate, note);
+        self.verdicts.approximate(taken.line, &taken.name, note);
     }
 
     fn unsupported<T>(&mut self, taken: &Taken<T>, note: impl Into<String>) {
-        self.say(taken, DirectiveVerdict::Unsupported, note);
+        self.verdicts.unsupported(taken.line, &taken.name, note);
     }
 
     /// Notes a default of ARC2 that the file does not mention.
     fn unsaid(&mut self, name: &str, note: impl Into<String>) {
-        let name = name.to_owned();
-        self.directives.push(Directive {
-            line: 0,
-            name,
-            verdict: DirectiveVerdict::Approximate,
-            note: note.into(),
-        });
+        self.verdicts.approximate(0, name, note);
     }
 
     fn leftover(&mut self, bag: Bag) {
         for Left { name, line, note } in bag.rest() {
-            self.directives.push(Directive { line, name, verdict: DirectiveVerdict::Unsupported, note });
+            self.verdicts.unsupported(line, &name, note);
         }
-    }
-}
-
-/// Writes a line `key = value`.
-fn line(body: &mut String, key: &str, value: impl std::fmt::Display) {
-    // Writing to a String cannot fail.
-    let _ = writeln!(body, "{key} = {value}");
-}
-
-/// Formats texts as a TOML list, or a single one as a string.
-fn texts(values: &[String]) -> String {
-    match values {
-        [one] => quoted(one),
-        _ => format!("[{}]", values.iter().map(|value| quoted(value)).collect::<Vec<_>>().join(", ")),
     }
 }
 

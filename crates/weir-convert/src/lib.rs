@@ -8,6 +8,8 @@
 #![forbid(unsafe_code)]
 
 mod arc2;
+mod verdicts;
+mod write;
 
 use std::fmt::{self, Write as _};
 

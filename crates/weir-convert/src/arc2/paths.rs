@@ -6,7 +6,7 @@
 
 use super::bag::Bag;
 use super::{Match, quoted};
-use crate::{Directive, DirectiveVerdict};
+use crate::verdicts::Verdicts;
 
 /// What happens to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ struct PathRule {
 const LONGEST_TTL: u64 = 365 * 86_400;
 
 /// Takes all keys about paths. `caching` is the global switch.
-pub fn read(bag: &mut Bag, caching: bool) -> (Vec<PathRoute>, Vec<Directive>) {
+pub fn read(bag: &mut Bag, caching: bool) -> (Vec<PathRoute>, Verdicts) {
     let mut notes = super::Notes::default();
     let ttl = |seconds: u64| Some(seconds.min(LONGEST_TTL)).filter(|seconds| caching && *seconds > 0);
     let ttl_seconds = bag.number("max_age_seconds").and_then(|taken| {
@@ -96,7 +96,7 @@ pub fn read(bag: &mut Bag, caching: bool) -> (Vec<PathRoute>, Vec<Directive>) {
             PathRoute { paths: Vec::new(), outcome: served },
         ],
     };
-    (steps(&rules, rest, &mut notes), notes.directives)
+    (steps(&rules, rest, &mut notes), notes.verdicts)
 }
 
 /// The pattern for all paths that begin with `path`.
@@ -175,15 +175,11 @@ fn steps(rules: &[(PathRule, usize)], rest: Vec<PathRoute>, notes: &mut super::N
             false => rest.last().map_or(Outcome::Refused, |step| step.outcome),
         };
         if !one && (!behind.is_empty() || rest.len() > 1) {
-            notes.directives.push(Directive {
-                line: *line,
-                name: "path_rules".to_owned(),
-                verdict: DirectiveVerdict::Approximate,
-                note: format!(
-                    "what stands behind DoesNotContain {} is not looked at for the paths that contain it",
-                    quoted(&rule.path)
-                ),
-            });
+            let note = format!(
+                "what stands behind DoesNotContain {} is not looked at for the paths that contain it",
+                quoted(&rule.path)
+            );
+            notes.verdicts.approximate(*line, "path_rules", note);
         }
         steps.push(PathRoute { paths: vec![path], outcome: left_over });
         steps.push(PathRoute { paths: Vec::new(), outcome: rule.outcome });

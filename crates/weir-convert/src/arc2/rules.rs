@@ -6,7 +6,6 @@ use super::bag::Bag;
 use super::locations::{self, Pool};
 use super::paths::{self, Outcome, PathRoute};
 use super::{Match, Notes, globals, line, quoted, texts};
-use crate::DirectiveVerdict;
 
 /// A rule, as far as it was understood.
 pub struct Rule {
@@ -29,7 +28,7 @@ pub struct Rule {
 pub fn read(index: usize, line: usize, mut bag: Bag, globals: &globals::Globals, notes: &mut Notes) -> Rule {
     let domain = domain(index, line, &mut bag, notes);
     let (paths, path_notes) = paths::read(&mut bag, globals.caching);
-    notes.directives.extend(path_notes);
+    notes.verdicts.append(path_notes);
     let mut switch = |key: &str, master: bool, note: &str| match bag.flag(key) {
         None => false,
         Some(taken) => {
@@ -82,12 +81,8 @@ fn domain(index: usize, line: usize, bag: &mut Bag, notes: &mut Notes) -> String
             taken.value.trim_end_matches('.').to_ascii_lowercase()
         }
         None => {
-            notes.directives.push(crate::Directive {
-                line,
-                name: format!("proxy_rules[{index}].domain"),
-                verdict: DirectiveVerdict::Unsupported,
-                note: "missing: the rule takes no request".to_owned(),
-            });
+            let name = format!("proxy_rules[{index}].domain");
+            notes.verdicts.unsupported(line, &name, "missing: the rule takes no request");
             format!("missing-{index}.invalid")
         }
     }
