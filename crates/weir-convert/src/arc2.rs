@@ -51,7 +51,7 @@ pub(super) fn convert(text: &str) -> Result<Converted, NotConverted> {
     globals::write(&globals, &rules, &mut body, &mut notes);
     rules::write(&globals, &rules, &mut body);
     locations::write(&globals, &rules, &mut body);
-    Ok(Converted { from: "ARC2 Proxy", body, directives: notes.verdicts.in_order() })
+    Ok(Converted { from: "ARC2 Proxy", body, files: Vec::new(), directives: notes.verdicts.in_order() })
 }
 
 /// Collects verdicts.

@@ -8,10 +8,13 @@
 #![forbid(unsafe_code)]
 
 mod arc2;
+mod paths;
 mod verdicts;
 mod write;
 
 use std::fmt::{self, Write as _};
+
+pub use paths::matching_paths;
 
 /// How well the converted file expresses a directive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,6 +41,8 @@ impl DirectiveVerdict {
 /// One directive of the other configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directive {
+    /// The included file that it stands in; empty for the converted file itself.
+    pub file: String,
     /// Line in its file, from 1; 0 for a default that the file does not mention.
     pub line: usize,
     /// Its name in that file, such as `proxy_rules[0].domain`.
@@ -50,8 +55,57 @@ pub struct Directive {
 
 impl fmt::Display for Directive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let line = if self.line == 0 { "default".to_owned() } else { format!("line {}", self.line) };
+        let line = match (self.line, self.file.as_str()) {
+            (0, _) => "default".to_owned(),
+            (line, "") => format!("line {line}"),
+            (line, file) => format!("{file}:{line}"),
+        };
         write!(f, "{:<11} {line:>8}  {}: {}", self.verdict.word(), self.name, self.note)
+    }
+}
+
+/// A file beside the `weir.toml`, which it names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConvertedFile {
+    /// Its path, as the `weir.toml` says it.
+    pub path: String,
+    /// Its text.
+    pub text: String,
+}
+
+/// Other files that a configuration names, as far as the caller gives them. This crate opens none itself.
+pub trait SourceFiles {
+    /// The paths that a path or a pattern (`*`, `?`, `[…]`) stands for, sorted. A path without a pattern
+    /// stands for itself, whether the file is there or not. Relative ones are seen from [`Self::folder`].
+    fn matching(&self, pattern: &str) -> Vec<String>;
+
+    /// The text of a file. `Err` says why it cannot be read, in lower case.
+    fn read(&self, path: &str) -> Result<String, String>;
+
+    /// The folder of the converted file, absolute; empty if it is not known.
+    fn folder(&self) -> &str;
+
+    /// The folder that [`Converted::files`] are to be put in.
+    fn new_folder(&self) -> &str {
+        "/etc/weir"
+    }
+}
+
+/// No other file can be read.
+#[derive(Clone, Copy, Debug)]
+pub struct NoFiles;
+
+impl SourceFiles for NoFiles {
+    fn matching(&self, pattern: &str) -> Vec<String> {
+        if pattern.contains(['*', '?', '[']) { Vec::new() } else { vec![pattern.to_owned()] }
+    }
+
+    fn read(&self, _: &str) -> Result<String, String> {
+        Err("no other file is read here".to_owned())
+    }
+
+    fn folder(&self) -> &str {
+        ""
     }
 }
 
@@ -62,6 +116,8 @@ pub struct Converted {
     pub from: &'static str,
     /// Tables and keys of a `weir.toml`.
     pub body: String,
+    /// Files that the `weir.toml` names and that are not there yet, such as those of maps.
+    pub files: Vec<ConvertedFile>,
     /// Every directive of the source, in its order, followed by defaults that differ from Weir's.
     pub directives: Vec<Directive>,
 }
@@ -89,6 +145,12 @@ impl Converted {
             let _ = writeln!(text, "#   {}", one_line(&directive.to_string()));
         }
         let _ = write!(text, "\n{}", self.body);
+        for file in &self.files {
+            let _ = writeln!(text, "\n# The file {}:", one_line(&file.path));
+            for line in file.text.lines() {
+                let _ = writeln!(text, "#   {}", one_line(line));
+            }
+        }
         text
     }
 }
@@ -114,11 +176,20 @@ impl fmt::Display for NotConverted {
     }
 }
 
-/// Converts the configuration of another program. The program is recognised by the text.
+/// Converts a configuration that is in one file. See [`convert_with`].
 ///
 /// # Errors
 /// The text is not of a program that is known here, or can't be parsed.
 pub fn convert(text: &str) -> Result<Converted, NotConverted> {
+    convert_with(text, &NoFiles)
+}
+
+/// Converts the configuration of another program, which may include files. The program is recognised by the
+/// text.
+///
+/// # Errors
+/// The text is not of a program that is known here, or can't be parsed.
+pub fn convert_with(text: &str, _files: &dyn SourceFiles) -> Result<Converted, NotConverted> {
     if arc2::looks_like(text) {
         return arc2::convert(text);
     }
@@ -163,13 +234,18 @@ mod tests {
     #[test]
     fn a_note_never_leaves_its_comment() {
         let directive = Directive {
+            file: String::new(),
             line: 3,
             name: "proxy_rules[0].x\n[admin]".to_owned(),
             verdict: DirectiveVerdict::Unsupported,
             note: "a\rb".to_owned(),
         };
-        let converted =
-            Converted { from: "ARC2 Proxy", body: "[log]\n".to_owned(), directives: vec![directive] };
+        let converted = Converted {
+            from: "ARC2 Proxy",
+            body: "[log]\n".to_owned(),
+            files: Vec::new(),
+            directives: vec![directive],
+        };
         let text = converted.to_toml("a.toml");
         assert_eq!(
             text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).count(),

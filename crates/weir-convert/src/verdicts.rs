@@ -25,7 +25,8 @@ impl Verdicts {
     }
 
     fn say(&mut self, line: usize, name: &str, verdict: DirectiveVerdict, note: String) {
-        self.directives.push(Directive { line, name: name.to_owned(), verdict, note });
+        let file = String::new();
+        self.directives.push(Directive { file, line, name: name.to_owned(), verdict, note });
     }
 
     /// Adds those that another part found.

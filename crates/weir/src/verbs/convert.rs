@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use weir_convert::{Converted, DirectiveVerdict};
+use weir_convert::{Converted, DirectiveVerdict, SourceFiles};
 
 use crate::exit::Exit;
 
@@ -23,26 +23,88 @@ pub struct Arguments {
 pub fn convert(arguments: &Arguments) -> Result<Exit, Exit> {
     let name = arguments.file.display();
     let text = std::fs::read_to_string(&arguments.file).map_err(|error| match error.kind() {
-        std::io::ErrorKind::InvalidData => {
-            Exit::Failed.saying(format_args!("{name} is not text in UTF-8, as TOML is"))
-        }
+        std::io::ErrorKind::InvalidData => Exit::Failed.saying(format_args!("{name} is not text in UTF-8")),
         _ => Exit::Failed.saying(format_args!("{name} cannot be read: {error}")),
     })?;
-    let converted =
-        weir_convert::convert(&text).map_err(|error| Exit::Failed.saying(format_args!("{name}: {error}")))?;
+    let around = Around::of(arguments);
+    let converted = weir_convert::convert_with(&text, &around)
+        .map_err(|error| Exit::Failed.saying(format_args!("{name}: {error}")))?;
     let source =
         arguments.file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     let written = converted.to_toml(&source);
     match &arguments.output {
         None => say!("{}", written.trim_end()),
-        Some(output) => write_new(output, &written)?,
+        Some(output) => {
+            write_new(output, &written)?;
+            converted.files.iter().try_for_each(|file| write_new(Path::new(&file.path), &file.text))?;
+        }
     }
     report(&converted);
+    if arguments.output.is_none() {
+        for file in &converted.files {
+            tell!(
+                "not written: {}, whose lines stand at the end; --output FILE writes it beside FILE",
+                file.path
+            );
+        }
+    }
     weir_config::check_text("the converted file", &written).map_err(|report| {
         Exit::Failed.saying(format_args!("not all of it is taken by `weir check` yet:\n{report}"))
     })?;
     let lacks = arguments.strict && converted.count(DirectiveVerdict::Unsupported) > 0;
     if lacks { Err(Exit::Failed) } else { Ok(Exit::Done) }
+}
+
+/// The files around the one that is converted, and where new ones are put.
+struct Around {
+    folder: PathBuf,
+    folder_text: String,
+    new_folder: String,
+}
+
+impl Around {
+    fn of(arguments: &Arguments) -> Around {
+        let folder = folder_of(&arguments.file);
+        let new_folder = match &arguments.output {
+            None => "/etc/weir".to_owned(),
+            Some(output) => folder_of(output).display().to_string(),
+        };
+        Around { folder_text: folder.display().to_string(), folder, new_folder }
+    }
+}
+
+/// The folder of a file, absolute.
+fn folder_of(file: &Path) -> PathBuf {
+    let folder = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned())
+}
+
+impl SourceFiles for Around {
+    fn matching(&self, pattern: &str) -> Vec<String> {
+        let pattern = self.folder.join(pattern);
+        let text = pattern.to_string_lossy().into_owned();
+        if !text.contains(['*', '?', '[']) {
+            return vec![text];
+        }
+        weir_convert::matching_paths(&text, &|folder| {
+            let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+            entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+        })
+    }
+
+    fn read(&self, path: &str) -> Result<String, String> {
+        std::fs::read(self.folder.join(path))
+            .map_err(|error| error.to_string())
+            .and_then(|bytes| String::from_utf8(bytes).map_err(|_| "it is not text in UTF-8".to_owned()))
+    }
+
+    fn folder(&self) -> &str {
+        &self.folder_text
+    }
+
+    fn new_folder(&self) -> &str {
+        &self.new_folder
+    }
 }
 
 /// Writes a new file; an existing one is an error.
