@@ -144,7 +144,7 @@ pub fn release(path: &Path) {
     let _ = fs::remove_file(path.with_extension("next"));
 }
 
-/// As [`write`], into the space that [`reserve`] has reserved.
+/// As [`write()`], into the space that [`reserve`] has reserved.
 ///
 /// # Errors
 /// The store can't be written; the earlier content is unchanged.
