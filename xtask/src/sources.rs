@@ -156,7 +156,7 @@ pub fn unsafe_code(tree: &Tree) -> Vec<Finding> {
             findings.push(Finding::at(
                 path,
                 line_where(text, allows),
-                "only weir-io and the lab have a module that may use `unsafe`",
+                format!("only {} have a module that may use `unsafe`", DENY_UNSAFE.join(", ")),
             ));
         }
     }

@@ -102,8 +102,8 @@ pub fn run(root: &Path, programs: &[Program], filters: &[&str], tally: &mut Tall
     }
 }
 
-/// Runs the tests of `program` that `filters` choose with many threads, and then those among them that
-/// measure time.
+/// Runs the tests of `program` that `filters` choose: those among them that measure time one after the other,
+/// and then the others with many threads.
 fn waiting(root: &Path, program: &Program, filters: &[&str], threads: usize, tally: &mut Tally) {
     let threads = format!("--test-threads={threads}");
     let mut arguments = vec!["--exact"];
