@@ -14,5 +14,6 @@ pub mod dialogue;
 pub mod mysql;
 pub mod network;
 pub mod raw;
+pub mod soak;
 pub mod storm;
 pub mod versions;

@@ -92,12 +92,25 @@ pub fn serving(address: SocketAddr, executed: Arc<Executed>) -> Backend {
 /// Becomes a checkable backend: serves until the process is killed. Executed POSTs are appended to `ledger`,
 /// a number a line, before they are answered, so that they survive the kill.
 pub fn serve_process(address: SocketAddr, ledger: &Path) -> ! {
+    serve_process_with(address, ledger, |_, _| None)
+}
+
+/// [`serve_process`], where `other` is asked first: it answers the requests that it knows, and gives `None`
+/// for the others.
+pub(crate) fn serve_process_with(
+    address: SocketAddr,
+    ledger: &Path,
+    other: impl Fn(&Request, &mut Wire) -> Option<After> + Send + Sync + 'static,
+) -> ! {
     let file: File = OpenOptions::new()
         .create(true)
         .append(true)
         .open(ledger)
         .unwrap_or_else(|problem| panic!("{}: {problem}", ledger.display()));
     let _backend = Backend::counting_at(address, move |request, wire| {
+        if let Some(after) = other(request, wire) {
+            return after;
+        }
         answer(request, wire, |number| {
             // One write per line: appends of that size are whole even when the process is killed.
             let _ = (&file).write_all(format!("{number}\n").as_bytes());

@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, kill_process};
+
 use super::load::{Load, LoadReport, Targets, Traffic};
 use super::{Failures, table};
-use crate::dialogue::{Setup, Weir, free_address, until};
+use crate::dialogue::{Setup, Signal, Weir, free_address, until};
 
 /// The size of the run.
 #[derive(Clone, Debug)]
@@ -100,13 +102,15 @@ fall = 3
 passive = { errors = 2, within = "10s", eject = "200ms", max_ejected = 0.5 }
 "#;
 
-struct Process {
+/// A backend in a process of its own.
+pub(crate) struct Process {
     address: SocketAddr,
     child: Child,
 }
 
 impl Process {
-    fn start(program: &Path, address: SocketAddr, ledger: &Path) -> Process {
+    /// Starts `program --backend ADDRESS LEDGER`, and waits until it accepts connections.
+    pub(crate) fn start(program: &Path, address: SocketAddr, ledger: &Path) -> Process {
         let child = Command::new(program)
             .arg("--backend")
             .arg(address.to_string())
@@ -118,7 +122,18 @@ impl Process {
         Process { address, child }
     }
 
-    fn kill(&mut self) {
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signals(&self, signal: Signal) {
+        let _ = kill_process(Pid::from_child(&self.child), signal);
+    }
+
+    /// Ends it by SIGKILL.
+    pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -172,14 +187,14 @@ pub fn kill_and_restart(plan: &KillPlan) -> KillReport {
         until("the restarted backend to be in use", || is_up(&weir, victim.address).then_some(()));
     }
     let load = load.report();
-    let failures = check_ledger(&ledger, &load);
+    let failures = check_ledger(&ledger, &load.answered_posts);
     drop(processes);
     let _ = std::fs::remove_file(&ledger);
     KillReport { load, failures, ejected_after }
 }
 
 /// Every POST at most once, and every answered one exactly once.
-fn check_ledger(ledger: &Path, load: &LoadReport) -> Failures {
+pub(crate) fn check_ledger(ledger: &Path, answered: &[usize]) -> Failures {
     let mut failures = Failures::default();
     let mut times: HashMap<usize, u32> = HashMap::new();
     for line in std::fs::read_to_string(ledger).unwrap_or_default().lines() {
@@ -190,7 +205,7 @@ fn check_ledger(ledger: &Path, load: &LoadReport) -> Failures {
     for (number, count) in times.iter().filter(|(_, count)| **count > 1) {
         failures.add(format!("POST {number} was executed {count} times"));
     }
-    for number in load.answered_posts.iter().filter(|number| !times.contains_key(number)) {
+    for number in answered.iter().filter(|number| !times.contains_key(number)) {
         failures.add(format!("POST {number} was answered and never executed"));
     }
     failures

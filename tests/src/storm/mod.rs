@@ -12,7 +12,9 @@ mod multiplexed;
 mod reloads;
 
 pub use backends::{Executed, body_of, serve_process, serving};
+pub(crate) use backends::{receipt, serve_process_with};
 pub use kill::{KillPlan, KillReport, kill_and_restart};
+pub(crate) use kill::{Process, check_ledger};
 pub use load::{Load, LoadReport, Targets, Traffic};
 pub use reloads::{StormPlan, StormReport, reload_storm};
 

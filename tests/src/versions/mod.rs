@@ -9,6 +9,7 @@ mod tls;
 
 pub use backend::{Behind, VersionedBackend};
 pub use client::{Answer, Client, Failed, Front, Part, Turns};
+pub(crate) use tls::of_client;
 
 use std::time::Duration;
 

@@ -1,6 +1,7 @@
 //! Changing the running program: reload, upgrade, signals, restart.
 
 mod arrivals;
+mod buffer_directory;
 mod changes;
 mod composed;
 mod conversations;
@@ -10,6 +11,7 @@ mod restart;
 mod retried;
 mod running;
 mod signals;
+mod soak;
 mod storm;
 mod supervised;
 mod upgrade;

@@ -1,0 +1,268 @@
+//! Arrivals at a fixed rate, whatever becomes of them, and what clients have seen.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::clients::Clients;
+use crate::dialogue::{Authority, Draws};
+use crate::versions;
+
+/// Longest run.
+const LONGEST: Duration = Duration::from_secs(48 * 3600);
+/// Most clients at once; beyond it arrivals are counted as left out.
+const MOST_AT_ONCE: u64 = 2000;
+/// Failures that are kept to be judged; the others are only counted.
+const MOST_FAILURES: usize = 20_000;
+
+/// What a client does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// HTTP/1.1 on connections that are kept.
+    Kept,
+    /// HTTP/1.1 on a connection of its own.
+    Fresh,
+    /// HTTP/2 on a connection that many share.
+    Http2,
+    /// HTTP/3, likewise.
+    Http3,
+    /// HTTP/1.1 over TLS on a connection of its own, with a ticket from an earlier one.
+    Resumed,
+    /// An upload over HTTP/2 or HTTP/3 to a backend that speaks HTTP/2 or HTTP/3.
+    Modern,
+    /// A WebSocket.
+    WebSocket,
+    /// Server-sent events.
+    Events,
+    /// An upload in pieces, with pauses.
+    SlowUpload,
+    /// A client that reads slowly.
+    SlowReader,
+    /// A client that leaves in the middle.
+    Leaver,
+    /// A TCP relay.
+    Relay,
+    /// A few datagrams.
+    Datagrams,
+    /// What the cache may answer.
+    Cached,
+    /// A listener with a rate limit.
+    Limited,
+    /// A pool whose backends come from a name server.
+    Named,
+    /// A listener that comes and goes.
+    Extra,
+}
+
+impl Kind {
+    /// All, each with its name and its share of the arrivals.
+    pub(super) const ALL: [(Kind, &str, u64); 17] = [
+        (Kind::Kept, "HTTP/1.1, kept", 220),
+        (Kind::Fresh, "HTTP/1.1, new", 100),
+        (Kind::Http2, "HTTP/2", 140),
+        (Kind::Http3, "HTTP/3", 100),
+        (Kind::Resumed, "TLS, resumed", 50),
+        (Kind::Modern, "to HTTP/2 and 3", 40),
+        (Kind::WebSocket, "WebSocket", 15),
+        (Kind::Events, "events", 15),
+        (Kind::SlowUpload, "slow upload", 25),
+        (Kind::SlowReader, "slow reader", 10),
+        (Kind::Leaver, "leaver", 80),
+        (Kind::Relay, "TCP", 60),
+        (Kind::Datagrams, "UDP", 30),
+        (Kind::Cached, "cached", 100),
+        (Kind::Limited, "rate limit", 60),
+        (Kind::Named, "by name", 40),
+        (Kind::Extra, "comes and goes", 20),
+    ];
+
+    fn draw(draws: &mut Draws) -> Kind {
+        let all: u64 = Kind::ALL.iter().map(|(.., share)| share).sum();
+        let mut at = draws.below(all);
+        for (kind, _, share) in Kind::ALL {
+            if at < share {
+                return kind;
+            }
+            at -= share;
+        }
+        Kind::Kept
+    }
+
+    fn place(self) -> usize {
+        Kind::ALL.iter().position(|(kind, ..)| *kind == self).unwrap_or(0)
+    }
+}
+
+/// What a client of a live pool was not to see.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    pub(super) kind: Kind,
+    /// What its line in the access log has: the path, or the address of the client.
+    pub(super) key: String,
+    pub(super) what: String,
+    pub(super) begun: Instant,
+    pub(super) ended: Instant,
+}
+
+/// What came of one client's work.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// As it should.
+    Good,
+    /// Key and reason of a [`Failure`].
+    Failed(String, String),
+    /// A wrong answer, such as another client's: no fault of a backend explains it.
+    Wrong(String),
+}
+
+/// Clients of one kind.
+#[derive(Debug, Default)]
+pub(super) struct Count {
+    pub(super) begun: AtomicU64,
+    pub(super) failed: AtomicU64,
+}
+
+/// Where clients connect.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Targets {
+    pub(super) web: SocketAddr,
+    pub(super) secure: SocketAddr,
+    pub(super) limited: SocketAddr,
+    pub(super) relay: SocketAddr,
+    pub(super) flow: SocketAddr,
+    pub(super) extra: SocketAddr,
+}
+
+/// What clients, the chaos and the report share.
+pub(super) struct Shared {
+    pub(super) targets: Targets,
+    pub(super) authority: Arc<Authority>,
+    seed: u64,
+    stopped: AtomicBool,
+    /// Of each kind, as in [`Kind::ALL`].
+    pub(super) counts: [Count; Kind::ALL.len()],
+    /// Clients now.
+    pub(super) now: AtomicU64,
+    /// Arrivals for which there was no room.
+    pub(super) left_out: AtomicU64,
+    /// Requests sent again as any client does: refused, or on a kept connection that had just ended.
+    pub(super) repeated: AtomicU64,
+    /// TLS handshakes of [`Kind::Resumed`] with a ticket that was taken, and all.
+    pub(super) resumed: AtomicU64,
+    pub(super) handshakes: AtomicU64,
+    /// Requests that the rate limit let pass.
+    pub(super) passed: AtomicU64,
+    /// Least version that an answer of the cache may have.
+    pub(super) purged: AtomicU64,
+    /// POSTs answered 200, by number.
+    pub(super) answered: Mutex<Vec<usize>>,
+    failures: Mutex<Vec<Failure>>,
+    wrong: Mutex<Vec<String>>,
+}
+
+impl Shared {
+    pub(super) fn new(targets: Targets, authority: Arc<Authority>, seed: u64) -> Shared {
+        Shared {
+            targets,
+            authority,
+            seed,
+            stopped: AtomicBool::new(false),
+            counts: std::array::from_fn(|_| Count::default()),
+            now: AtomicU64::new(0),
+            left_out: AtomicU64::new(0),
+            repeated: AtomicU64::new(0),
+            resumed: AtomicU64::new(0),
+            handshakes: AtomicU64::new(0),
+            passed: AtomicU64::new(0),
+            purged: AtomicU64::new(0),
+            answered: Mutex::default(),
+            failures: Mutex::default(),
+            wrong: Mutex::default(),
+        }
+    }
+
+    fn ends(&self, kind: Kind, begun: Instant, outcome: Outcome) {
+        match outcome {
+            Outcome::Good => return,
+            Outcome::Failed(key, what) => {
+                let failures = &mut self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+                if failures.len() < MOST_FAILURES {
+                    failures.push(Failure { kind, key, what, begun, ended: Instant::now() });
+                }
+            }
+            Outcome::Wrong(what) => {
+                self.wrong.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{kind:?}: {what}"));
+            }
+        }
+        self.counts[kind.place()].failed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Clients that began so far.
+    pub(super) fn begun(&self) -> u64 {
+        self.counts.iter().map(|count| count.begun.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Clients that failed so far, explained or not.
+    pub(super) fn failed(&self) -> u64 {
+        self.counts.iter().map(|count| count.failed.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Sends no more.
+    pub(super) fn stop(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+    }
+
+    /// All failures so far, and all wrong answers.
+    pub(super) fn take_failures(&self) -> (Vec<Failure>, Vec<String>) {
+        let take = std::mem::take::<Vec<Failure>>;
+        let failures = take(&mut self.failures.lock().unwrap_or_else(PoisonError::into_inner));
+        let wrong = std::mem::take(&mut *self.wrong.lock().unwrap_or_else(PoisonError::into_inner));
+        (failures, wrong)
+    }
+}
+
+/// Starts the clients, `rate` a second; the thread ends after [`Shared::stop`], when all have left.
+pub(super) fn start(shared: &Arc<Shared>, rate: u64) -> JoinHandle<()> {
+    let shared = shared.clone();
+    std::thread::spawn(move || {
+        let local = tokio::task::LocalSet::new();
+        versions::run(LONGEST, local.run_until(arrivals(shared, rate)));
+    })
+}
+
+async fn arrivals(shared: Arc<Shared>, rate: u64) {
+    let clients = Rc::new(Clients::new(shared.clone()));
+    let running = Rc::new(Cell::new(0_u64));
+    let begun = tokio::time::Instant::now();
+    let mut draws = Draws::seeded(shared.seed);
+    let mut number = 0_u64;
+    while !shared.stopped.load(Ordering::SeqCst) {
+        number += 1;
+        // A fixed moment for each, so that slow answers do not make the load lighter.
+        tokio::time::sleep_until(begun + Duration::from_micros(number * 1_000_000 / rate.max(1))).await;
+        let kind = Kind::draw(&mut draws);
+        if running.get() >= MOST_AT_ONCE {
+            shared.left_out.fetch_add(1, Ordering::Relaxed);
+            continue;
+        }
+        running.set(running.get() + 1);
+        shared.now.store(running.get(), Ordering::Relaxed);
+        shared.counts[kind.place()].begun.fetch_add(1, Ordering::Relaxed);
+        let draws = Draws::seeded(shared.seed ^ number.rotate_left(40));
+        let (clients, shared, running) = (clients.clone(), shared.clone(), running.clone());
+        tokio::task::spawn_local(async move {
+            let begun = Instant::now();
+            let outcome = clients.works(kind, number, draws).await;
+            shared.ends(kind, begun, outcome);
+            running.set(running.get() - 1);
+            shared.now.store(running.get(), Ordering::Relaxed);
+        });
+    }
+    while running.get() > 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
