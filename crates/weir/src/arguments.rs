@@ -11,7 +11,7 @@ use weir_config::AdminBind;
 /// Which config file.
 #[derive(Debug, Args)]
 pub struct ConfigArgument {
-    /// The config file; several are read as one; default $WEIR_CONFIG, ./weir.toml, /etc/weir/weir.toml
+    /// Config file; can be repeated [default: $WEIR_CONFIG, ./weir.toml or /etc/weir/weir.toml]
     #[arg(long, short, value_name = "FILE")]
     pub config: Vec<PathBuf>,
 }
@@ -19,10 +19,10 @@ pub struct ConfigArgument {
 /// Which config file, of commands that are about nothing else: with `--config` or without.
 #[derive(Debug, Args)]
 pub struct ConfigFiles {
-    /// The config file; several are read as one; default $WEIR_CONFIG, ./weir.toml, /etc/weir/weir.toml
+    /// Config file; can be repeated [default: $WEIR_CONFIG, ./weir.toml or /etc/weir/weir.toml]
     #[arg(value_name = "FILE")]
     file: Vec<PathBuf>,
-    /// The same, as other commands name it
+    /// Same as FILE
     #[arg(long, short, value_name = "FILE", conflicts_with = "file")]
     config: Vec<PathBuf>,
 }
@@ -39,10 +39,10 @@ impl From<ConfigFiles> for ConfigArgument {
 pub struct Running {
     #[command(flatten)]
     pub config: ConfigArgument,
-    /// Admin address of the running Weir, or `unix:/path`; default `admin.bind` of the config
+    /// Address of the admin API, or `unix:/path` [default: `admin.bind` of the config]
     #[arg(long, value_name = "ADDRESS", env = "WEIR_ADMIN")]
     pub admin: Option<AdminBind>,
-    /// File with the admin token; default `admin.token_file` of the config
+    /// File with the admin token [default: `admin.token_file` of the config]
     #[arg(long, value_name = "FILE", env = "WEIR_TOKEN_FILE")]
     pub token_file: Option<PathBuf>,
     #[command(flatten)]
@@ -52,14 +52,14 @@ pub struct Running {
 /// With what TLS is spoken to the admin API. Any of it asks for TLS, as `[admin.tls]` of the config does.
 #[derive(Debug, Args)]
 pub struct AdminTrust {
-    /// Authorities that the admin API's certificate must come from; default the certificate in the config's
-    /// `[admin.tls]`, or the system's
+    /// CA certificates to verify the admin API's certificate with [default: the certificate in `[admin.tls]` of
+    /// the config, or the system's CA certificates]
     #[arg(long, value_name = "FILE", env = "WEIR_ADMIN_CA")]
     pub admin_ca: Option<PathBuf>,
-    /// Name that its certificate must be for; default the host of its address
+    /// Host name to verify in the admin API's certificate [default: the host of its address]
     #[arg(long, value_name = "NAME", env = "WEIR_ADMIN_NAME")]
     pub admin_name: Option<String>,
-    /// Client certificate that is shown to it
+    /// Client certificate for the admin API
     #[arg(long, value_name = "FILE", env = "WEIR_ADMIN_CERT", requires = "admin_key")]
     pub admin_cert: Option<PathBuf>,
     /// Key of the client certificate
@@ -73,25 +73,25 @@ pub struct AdminTrust {
 #[command(group = clap::ArgGroup::new("any")
     .args(["host", "path", "prefix", "tag", "all"]).required(true).multiple(true))]
 pub struct Purge {
-    /// Of this host; default every host
+    /// Only responses of this host [default: every host]
     #[arg(long, conflicts_with_all = ["tag", "all"])]
     pub host: Option<String>,
-    /// Of this path as backends see it, whatever the query
+    /// Only this path, as backends see it, with any query
     #[arg(long)]
     pub path: Option<String>,
-    /// Of all paths that begin so
+    /// Only paths with this prefix
     #[arg(long)]
     pub prefix: Option<String>,
-    /// With this tag in `surrogate-key` or `cache-tag`
+    /// Only responses with this tag in `surrogate-key` or `cache-tag`
     #[arg(long)]
     pub tag: Option<String>,
-    /// Everything
+    /// All responses
     #[arg(long)]
     pub all: bool,
-    /// Make them out of date instead: they are confirmed before they are given again
+    /// Mark them as stale instead: they are revalidated before they are used again
     #[arg(long)]
     pub soft: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -101,16 +101,16 @@ pub struct Purge {
 /// Which limits `weir limits show` shows.
 #[derive(Args, Debug)]
 pub struct ShownLimits {
-    /// Of this listener and its routes
+    /// Only limits of this listener and its routes
     #[arg(long, value_name = "NAME")]
     pub listener: Option<String>,
-    /// Of routes of this name
+    /// Only limits of routes with this name
     #[arg(long, value_name = "NAME")]
     pub route: Option<String>,
-    /// At most so many keys of each limit, those refused most often
+    /// Maximum number of keys per limit; those rejected most often are shown
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub keys: usize,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -121,22 +121,22 @@ pub struct ShownLimits {
 #[derive(Args, Debug)]
 #[command(group = clap::ArgGroup::new("whose").args(["client", "key", "all"]).required(true))]
 pub struct Cleared {
-    /// What is counted by this address, or by its network
+    /// Reset the counters of this address, or of its network
     #[arg(long, value_name = "IP")]
     pub client: Option<IpAddr>,
-    /// What is counted by this value of a header, a cookie or a text, as `weir explain http` shows it
+    /// Reset the counters of this value of a header, cookie or text, as shown by `weir explain http`
     #[arg(long, value_name = "TEXT")]
     pub key: Option<String>,
-    /// What anybody owes, and counts of all together
+    /// Reset the counters of all clients and keys
     #[arg(long)]
     pub all: bool,
-    /// Of this listener and its routes
+    /// Only limits of this listener and its routes
     #[arg(long, value_name = "NAME")]
     pub listener: Option<String>,
-    /// Of routes of this name
+    /// Only limits of routes with this name
     #[arg(long, value_name = "NAME")]
     pub route: Option<String>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -146,19 +146,19 @@ pub struct Cleared {
 /// What `weir maintenance` takes.
 #[derive(Args, Debug)]
 pub struct InMaintenance {
-    /// Begin or end it; without it, show what is in maintenance
+    /// Switch it on or off [default: show what is in maintenance]
     #[arg(value_enum)]
     pub state: Option<OnOff>,
-    /// This listener, or with `--route` that route of it
+    /// Only this listener, or with `--route` this route of it
     #[arg(long, value_name = "NAME", requires = "state")]
     pub listener: Option<String>,
-    /// Routes that have this `name`; one that has none cannot be switched by itself
+    /// Only routes with this `name`; a route without a name can't be switched alone
     #[arg(long, value_name = "NAME", requires = "state")]
     pub route: Option<String>,
-    /// Requests that go to this pool; connections and flows of other protocols go on
+    /// Only requests to this pool; connections and flows of other protocols continue
     #[arg(long, value_name = "NAME", requires = "state", conflicts_with_all = ["listener", "route"])]
     pub pool: Option<String>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -170,17 +170,17 @@ pub struct InMaintenance {
 pub enum OnOff {
     /// Clients get 503
     On,
-    /// They are served again
+    /// Clients are served again
     Off,
 }
 
 /// What `weir explain sql` takes.
 #[derive(Args, Debug)]
 pub struct AskedSql {
-    /// Name of the listener; default the only one that speaks MySQL
+    /// Listener name [default: the only one that speaks MySQL]
     #[arg(long, value_name = "NAME")]
     listener: Option<String>,
-    /// A transaction is open
+    /// The statement is in an open transaction
     #[arg(
         long,
         value_enum,
@@ -199,19 +199,19 @@ pub struct AskedSql {
     /// The session's `character_set_client`
     #[arg(long, value_name = "NAME")]
     charset: Option<String>,
-    /// Address of the client
+    /// Client address
     #[arg(long, value_name = "IP")]
     from: Option<IpAddr>,
-    /// The statement; several words are joined by spaces. Behind `--` it may begin with a hyphen
+    /// The statement; several words are joined by spaces. Put `--` before it if it begins with a hyphen
     #[arg(required = true)]
     statement: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum InTransaction {
-    /// One that may write
+    /// A transaction that may write
     ReadWrite,
-    /// One that began with READ ONLY
+    /// A transaction that began with READ ONLY
     ReadOnly,
 }
 
@@ -236,11 +236,11 @@ impl AskedSql {
 /// What `weir drain` and `weir enable` take.
 #[derive(Debug, Args)]
 pub struct Change {
-    /// Name of the pool
+    /// Pool name
     pub pool: String,
-    /// Address of the backend, as the config writes it
+    /// Backend address, as written in the config
     pub backend: String,
-    /// Longest wait
+    /// Maximum time to wait
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
     pub timeout: Duration,
     #[command(flatten)]
@@ -250,20 +250,20 @@ pub struct Change {
 /// What `weir add` takes.
 #[derive(Debug, Args)]
 pub struct Added {
-    /// Name of the pool
+    /// Pool name
     pub pool: String,
-    /// Address of the backend, host:port
+    /// Backend address, host:port
     pub backend: String,
-    /// Share of the load
+    /// Weight: its share of the load
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=256))]
     pub weight: u32,
-    /// Most in flight; default no limit
+    /// Maximum number of connections or requests in flight [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_connections: Option<u32>,
-    /// Use it only when no other is up
+    /// Use it only if no other backend is up
     #[arg(long)]
     pub backup: bool,
-    /// Keep it over reloads and upgrades; without this the next reload of the file forgets it
+    /// Keep it across reloads and upgrades; otherwise the next reload removes it
     #[arg(long)]
     pub lasting: bool,
     #[command(flatten)]
@@ -273,9 +273,9 @@ pub struct Added {
 /// What `weir remove` takes.
 #[derive(Debug, Args)]
 pub struct Removed {
-    /// Name of the pool
+    /// Pool name
     pub pool: String,
-    /// Address of the backend, as `weir status` has it
+    /// Backend address, as shown by `weir status`
     pub backend: String,
     #[command(flatten)]
     pub running: Running,

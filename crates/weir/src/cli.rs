@@ -16,9 +16,9 @@ use crate::verbs;
 #[derive(Debug, Parser)]
 #[command(name = "weir", version, propagate_version = true, arg_required_else_help = true)]
 #[command(
-    after_help = "Exit codes: 0 done, 1 failed, 2 config or arguments refused, 3 not running, 4 timed out.\n\
-                        Signals of `weir run`: HUP reload, TERM and INT drain and exit (a second INT: at once), USR1 reopen logs, \
-                        USR2 start the program anew and hand it all listening sockets."
+    after_help = "Exit codes: 0 success, 1 failure, 2 invalid config or arguments, 3 not running, 4 timeout.\n\
+                        Signals of `weir run`: HUP reloads the config, TERM and INT drain and exit (a second INT exits at once), \
+                        USR1 reopens the log files, USR2 upgrades: starts the program again and hands over all listening sockets."
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -27,30 +27,30 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Serve until TERM or INT
+    /// Run the load balancer until TERM or INT
     Run {
         #[command(flatten)]
         files: ConfigFiles,
-        /// Worker threads; overrides `runtime.workers`
+        /// Number of worker threads [default: `runtime.workers` of the config]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
         workers: Option<u16>,
     },
-    /// Show what Weir does without any config: three embedded backends, HTTP, TCP and the status page
+    /// Run a demo that needs no config: three built-in backends, HTTP, TCP and the status page
     Demo(verbs::demo::Arguments),
-    /// Balance one address over some backends; prints the equivalent config
+    /// Balance one address over a list of backends, without a config file; prints the equivalent config
     Proxy(verbs::proxy::Arguments),
-    /// Check a config file, and the files that it names, without touching anything
+    /// Validate a config file and the files that it names, without changing anything
     ///
-    /// Exit code 0: good. 2: refused, as `weir run` and `weir reload` would refuse it. 1, with `--online`:
-    /// a backend can't be reached, or a certificate or a list of revoked ones is out of date.
+    /// Exit codes: 0 if the config is valid; 2 if `weir run` and `weir reload` would reject it; with `--online`,
+    /// 1 if a backend is unreachable or a certificate or revocation list has expired.
     Check {
         #[command(flatten)]
         files: ConfigFiles,
-        /// Also say until when certificates are good, and resolve and connect to every backend
+        /// Also show when certificates expire, and resolve and connect to every backend
         #[arg(long)]
         online: bool,
     },
-    /// Put the config file in force in the running Weir; returns when it is
+    /// Reload the config of the running Weir; returns when it is in effect
     Reload {
         #[command(flatten)]
         running: Running,
@@ -59,38 +59,38 @@ enum Verb {
     Status {
         #[command(flatten)]
         running: Running,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Take a backend out of service: it gets no new work, and what runs goes on
+    /// Take a backend out of service: it gets no new work, and existing work continues
     Drain {
-        /// Return when its last request has ended
+        /// Wait until its last request has finished
         #[arg(long)]
         wait: bool,
         #[command(flatten)]
         change: Change,
     },
-    /// Purge responses that are kept in memory
+    /// Manage the response cache
     Cache {
         #[command(subcommand)]
         what: CacheVerb,
     },
-    /// Show whom limits keep out, or let somebody in again
+    /// Show the state of rate and concurrency limits, or reset them
     Limits {
         #[command(subcommand)]
         what: LimitsVerb,
     },
-    /// Show a map, or change lines of it
+    /// Show or change the entries of a map
     Map {
         #[command(subcommand)]
         what: verbs::map::MapVerb,
     },
-    /// Switch maintenance (503) on or off, for a part of the service or for all that speaks HTTP
+    /// Switch maintenance mode (503) on or off for all HTTP listeners or a part of them
     Maintenance(InMaintenance),
-    /// Take a backend back in
+    /// Put a drained backend back into service
     Enable {
-        /// Return when it takes new work: its probes may have to find it up first
+        /// Wait until it takes new work; its health checks may have to pass first
         #[arg(long)]
         wait: bool,
         #[command(flatten)]
@@ -98,37 +98,37 @@ enum Verb {
     },
     /// Add a backend to a pool
     Add(Added),
-    /// Remove a backend from its pool; what runs there goes on
+    /// Remove a backend from its pool; existing work continues
     Remove(Removed),
-    /// Show the flows that the kernel plane remembers
+    /// List the flows of the kernel plane
     Flows(verbs::flows::Arguments),
-    /// On a backend: remove the outer header of packets of `forward = "ipip"`, until TERM or INT
+    /// Run on a backend to decapsulate packets of `forward = "ipip"`, until TERM or INT
     Decapsulate(verbs::decapsulate::Arguments),
-    /// Say which listener, route, pool and backend a request, connection, flow or statement gets, and why
+    /// Explain which listener, route, pool and backend a request, connection, flow or SQL statement gets
     Explain {
         #[command(subcommand)]
         what: Explain,
     },
     /// Print a completion script for a shell
     Completions {
-        /// Which shell
+        /// The shell
         shell: clap_complete::Shell,
     },
     /// Print the manual page
     Man,
     /// Print the version
     Version,
-    /// Begin a program and end: for a process that is upgraded under a service manager
+    /// Start a program and exit: used for upgrades under a service manager
     #[command(name = weir_control::upgrade::HAND_ON, hide = true)]
     HandOn {
         program: std::ffi::OsString,
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<std::ffi::OsString>,
     },
-    /// Show rates and backends on the terminal, as they change, until `q`
+    /// Show a live view of traffic and backends; `q` quits
     Top(verbs::top::Arguments),
-    /// Make a weir.toml from another program's configuration (so far: ARC2), each directive marked exact,
-    /// approximate or unsupported
+    /// Convert another program's configuration to a weir.toml; each directive is marked exact, approximate or
+    /// unsupported
     Convert(verbs::convert::Arguments),
 }
 
@@ -136,52 +136,52 @@ enum Verb {
 enum Explain {
     /// An HTTP request
     Http {
-        /// GET, POST, …
+        /// Request method: GET, POST, …
         method: String,
-        /// `http://host[:port]/path?query`
+        /// URL: `http://host[:port]/path?query`
         url: String,
-        /// Address of the client
+        /// Client address
         #[arg(long, value_name = "IP")]
         from: Option<IpAddr>,
-        /// A header field
+        /// Request header field; can be repeated
         #[arg(long, value_name = "NAME:VALUE", value_parser = header)]
         header: Vec<(String, String)>,
-        /// Name of the listener; default by the URL's port
+        /// Listener name [default: the listener at the URL's port]
         #[arg(long, value_name = "NAME")]
         listener: Option<String>,
-        /// Name that the client asks for in its TLS greeting; default the URL's host
+        /// Server name (SNI) in the TLS handshake [default: the URL's host]
         #[arg(long, value_name = "NAME")]
         server_name: Option<String>,
         #[command(flatten)]
         running: Running,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
     /// A TCP connection
     Tcp {
-        /// The client, address:port
+        /// Client, as address:port
         source: SocketAddr,
-        /// The listener, address:port
+        /// Listener, as address:port
         destination: SocketAddr,
-        /// Name that the client asks for in its TLS greeting; default none
+        /// Server name (SNI) in the TLS handshake [default: none]
         #[arg(long, value_name = "NAME")]
         server_name: Option<String>,
         #[command(flatten)]
         running: Running,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
     /// A UDP flow
     Udp {
-        /// The client, address:port
+        /// Client, as address:port
         source: SocketAddr,
-        /// The listener, address:port
+        /// Listener, as address:port
         destination: SocketAddr,
         #[command(flatten)]
         running: Running,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
@@ -191,7 +191,7 @@ enum Explain {
         sql: AskedSql,
         #[command(flatten)]
         running: Running,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
@@ -199,15 +199,15 @@ enum Explain {
 
 #[derive(Debug, Subcommand)]
 enum CacheVerb {
-    /// Take kept responses out, or make them out of date
+    /// Remove responses from the cache, or mark them as stale
     Purge(Purge),
 }
 
 #[derive(Debug, Subcommand)]
 enum LimitsVerb {
-    /// Show how limits stand, and whom they refused most often
+    /// Show the state of limits, and which clients or keys they rejected most often
     Show(ShownLimits),
-    /// Forget what was counted for somebody, who may come in again at once
+    /// Reset the counters of a client or key, which is let in again at once
     Clear(Cleared),
 }
 
@@ -263,7 +263,7 @@ fn done(verb: Verb) -> Result<Exit, Exit> {
         }
         Verb::HandOn { program, arguments } => weir_control::upgrade::hand_on(&program, &arguments)
             .map(|()| Exit::Done)
-            .map_err(|error| Exit::Failed.saying(format_args!("nobody upgrades to {program:?}: {error}"))),
+            .map_err(|error| Exit::Failed.saying(format_args!("{program:?} can't be started for the upgrade: {error}"))),
         Verb::Top(arguments) => verbs::top::top(&arguments),
         Verb::Convert(arguments) => verbs::convert::convert(&arguments),
     }

@@ -57,7 +57,7 @@ pub fn ask_and_print(
     let words = words(answer.body).map_err(|error| {
         let address = client.address();
         Exit::Failed
-            .saying(format_args!("the running Weir at {address} is of another version: {error}; try --json"))
+            .saying(format_args!("the running Weir at {address} has another version: {error}; try --json"))
     })?;
     say!("{}", words.trim_end());
     Ok(Exit::Done)
@@ -334,7 +334,7 @@ fn steers(c: char) -> bool {
 /// Runs `work` on a single-threaded runtime of its own.
 pub fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Exit> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Exit::Failed.saying(format_args!("no runtime: {error}")))?;
+    let runtime = runtime.map_err(|error| Exit::Failed.saying(format_args!("the runtime can't be started: {error}")))?;
     Ok(runtime.block_on(work))
 }
 
@@ -407,7 +407,7 @@ fn said_by(checked: &Checked) -> Option<Said> {
 
 fn is_off(paths: &[PathBuf]) -> Exit {
     let names = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and ");
-    Exit::NotRunning.saying(format_args!("{names} has the admin API switched off (admin.bind = \"off\")"))
+    Exit::NotRunning.saying(format_args!("{names} switches the admin API off (admin.bind = \"off\")"))
 }
 
 /// Finds the keys of `[admin]` in a text, line by line, if they are written in the plain form.

@@ -46,7 +46,7 @@ impl Exit {
     pub fn of_output(self) -> Exit {
         match NOT_PRINTED.get() {
             Some(error) if self == Exit::Done => {
-                Exit::Failed.saying(format_args!("standard output does not take what is printed: {error}"))
+                Exit::Failed.saying(format_args!("can't write to standard output: {error}"))
             }
             _ => self,
         }

@@ -95,7 +95,7 @@ impl Change {
             let status: Result<PoolStatus, _> = serde_json::from_value(answer.body);
             let found = status.ok().and_then(|pool| pool.backends.into_iter().find(|it| it.address == *name));
             let Some(backend) = found else {
-                return Err(Exit::Failed.saying(format_args!("{pool}/{name} is gone")));
+                return Err(Exit::Failed.saying(format_args!("{pool}/{name} is no longer in the pool")));
             };
             // Only fetched when it matters, because the answer is longer.
             let has_process_before = reached(&backend, false).is_ok()

@@ -11,10 +11,10 @@ use crate::exit::Exit;
 pub struct Arguments {
     /// Configuration of another program: ARC2 Proxy's `arc2.toml`
     pub file: PathBuf,
-    /// Write the weir.toml here instead of to standard output; an existing file is left as it is
+    /// Write the weir.toml to this file instead of standard output; an existing file is not overwritten
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// End with code 1 where anything is unsupported
+    /// Exit with code 1 if anything is unsupported
     #[arg(long)]
     pub strict: bool,
 }
@@ -49,7 +49,7 @@ pub fn convert(arguments: &Arguments) -> Result<Exit, Exit> {
         }
     }
     weir_config::check_text("the converted file", &written).map_err(|report| {
-        Exit::Failed.saying(format_args!("not all of it is taken by `weir check` yet:\n{report}"))
+        Exit::Failed.saying(format_args!("`weir check` does not accept the converted file yet:\n{report}"))
     })?;
     let lacks = arguments.strict && converted.count(DirectiveVerdict::Unsupported) > 0;
     if lacks { Err(Exit::Failed) } else { Ok(Exit::Done) }

@@ -18,13 +18,13 @@ const SAYS_AFTER: u32 = 60;
 /// Which packets are taken out of others.
 #[derive(Args, Debug)]
 pub struct Arguments {
-    /// Interface that outer packets come in by; may be said again
+    /// Interface on which encapsulated packets arrive; can be repeated
     #[arg(long, value_name = "NAME", required = true)]
     interface: Vec<String>,
-    /// Address of a balancer: its `source_address`; may be said again
+    /// Address of a load balancer (its `source_address`); can be repeated
     #[arg(long, value_name = "ADDRESS", required = true)]
     from: Vec<IpAddr>,
-    /// Address of a listener, which inner packets may go to; may be said again [default: all of this host]
+    /// Listener address that inner packets may have; can be repeated [default: all addresses of this host]
     #[arg(long, value_name = "ADDRESS")]
     to: Vec<IpAddr>,
 }

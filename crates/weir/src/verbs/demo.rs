@@ -29,13 +29,13 @@ const NAMES: [&str; 3] = ["apple", "banana", "cherry"];
 /// Ports of the demo.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// HTTP listener
+    /// Port of the HTTP listener
     #[arg(long, value_name = "PORT", default_value_t = 8080)]
     http_port: u16,
-    /// TCP listener
+    /// Port of the TCP listener
     #[arg(long, value_name = "PORT", default_value_t = 8081)]
     tcp_port: u16,
-    /// Admin API and status page
+    /// Port of the admin API and status page
     #[arg(long, value_name = "PORT", default_value_t = 9900)]
     admin_port: u16,
 }

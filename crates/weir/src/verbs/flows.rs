@@ -14,25 +14,25 @@ use crate::table::table;
 /// Which flows are shown: those that all that is given holds for.
 #[derive(Args, Debug)]
 pub struct Arguments {
-    /// Of this listener
+    /// Only flows of this listener
     #[arg(long, value_name = "NAME")]
     listener: Option<String>,
-    /// Of backends of this pool
+    /// Only flows to this pool
     #[arg(long, value_name = "NAME")]
     pool: Option<String>,
-    /// Of this backend, with a port or without
+    /// Only flows to this backend, with or without a port
     #[arg(long, value_name = "ADDRESS", value_parser = place)]
     backend: Option<String>,
-    /// Of this client, with a port or without
+    /// Only flows of this client, with or without a port
     #[arg(long, value_name = "ADDRESS", value_parser = place)]
     client: Option<String>,
-    /// At this stage
+    /// Only flows at this stage
     #[arg(long, value_parser = ["opening", "open", "over", "direct"])]
     stage: Option<String>,
-    /// At most so many; the others are counted
+    /// Maximum number of flows to list; the others are counted
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     limit: usize,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -12,18 +12,18 @@ use crate::table::table;
 /// What `weir map` does.
 #[derive(Debug, Subcommand)]
 pub enum MapVerb {
-    /// Show the lines of a map that are in force, or what it says of a text
+    /// Show the entries of a map, or look up a text in it
     Show(Shown),
-    /// Write a line into a map's file, in the place of the one with that key; in force at once
+    /// Add or replace an entry in the map's file; takes effect at once
     Set(Set),
-    /// Take a line out of a map's file; in force at once
+    /// Remove an entry from the map's file; takes effect at once
     Remove(Gone),
 }
 
 /// Of which map, and how it is shown.
 #[derive(Args, Debug)]
 pub struct About {
-    /// Name of the map
+    /// Map name
     map: String,
 }
 
@@ -31,9 +31,9 @@ pub struct About {
 pub struct Shown {
     #[command(flatten)]
     about: About,
-    /// A text that is looked up as the key of a request is
+    /// Text to look up, in the same way as the key of a request
     text: Option<String>,
-    /// Show at most so many lines
+    /// Maximum number of entries to show
     #[arg(long, default_value_t = 1000, value_name = "N", conflicts_with = "text")]
     limit: usize,
     #[command(flatten)]
@@ -44,9 +44,9 @@ pub struct Shown {
 pub struct Set {
     #[command(flatten)]
     about: About,
-    /// Key of the line
+    /// Key of the entry
     key: String,
-    /// What the map is to say of it
+    /// Value of the entry
     value: String,
     #[command(flatten)]
     how: How,
@@ -56,7 +56,7 @@ pub struct Set {
 pub struct Gone {
     #[command(flatten)]
     about: About,
-    /// Key of the line
+    /// Key of the entry
     key: String,
     #[command(flatten)]
     how: How,
@@ -64,7 +64,7 @@ pub struct Gone {
 
 #[derive(Args, Debug)]
 struct How {
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]

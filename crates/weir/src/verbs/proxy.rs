@@ -14,20 +14,19 @@ use crate::serve::{Plan, serve};
 /// The one-liner.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Where to accept: `:8080`, `127.0.0.1:8080`, `[::]:8080`
+    /// Address to listen on: `:8080`, `127.0.0.1:8080`, `[::]:8080`
     #[arg(value_name = "LISTEN")]
     listen: String,
-    /// `'->'` (quoted: a shell takes `>` for itself), `to`, or nothing; then the backends, separated by
-    /// commas or blanks
+    /// Backends, separated by commas or spaces; `to` or `'->'` (quoted for the shell) may stand before them
     #[arg(value_name = "BACKENDS", required = true, num_args = 1..)]
     backends: Vec<String>,
     /// The arrow: to the parser of arguments it looks like an option.
     #[arg(short = '>', hide = true)]
     arrow: bool,
-    /// Relay bytes instead of HTTP
+    /// Proxy TCP instead of HTTP
     #[arg(long)]
     tcp: bool,
-    /// Admin address, or `off`; default 127.0.0.1:9900, or a free port when that is taken
+    /// Address of the admin API, or `off` [default: 127.0.0.1:9900, or a free port if that is in use]
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<String>,
 }
@@ -61,7 +60,7 @@ fn config(arguments: &Arguments) -> Result<String, String> {
         })
         .collect::<Result<_, _>>()?;
     if backends.is_empty() {
-        return Err("no backends; write `weir proxy :8080 to 127.0.0.1:9001,127.0.0.1:9002` (a shell takes `>` for itself: quote '->')".to_owned());
+        return Err("no backends given, expected `weir proxy :8080 to 127.0.0.1:9001,127.0.0.1:9002` (quote '->' for the shell)".to_owned());
     }
     let mut text = String::new();
     if let Some(admin) = &arguments.admin {

@@ -27,10 +27,10 @@ const TICK: Duration = Duration::from_millis(50);
 /// How `weir top` looks.
 #[derive(Args, Debug)]
 pub struct Arguments {
-    /// Time between two looks
+    /// Refresh interval
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     interval: Duration,
-    /// Only backends that are not ready or have failed since the last look
+    /// Only backends that are not ready or had failures since the last refresh
     #[arg(long)]
     troubled: bool,
     #[command(flatten)]
@@ -41,12 +41,12 @@ pub struct Arguments {
 pub fn top(arguments: &Arguments) -> Result<Exit, Exit> {
     if !(io::stdout().is_terminal() && io::stdin().is_terminal()) {
         return Err(
-            Exit::Refused.saying("`weir top` needs a terminal; `weir status` prints the same facts once")
+            Exit::Refused.saying("`weir top` needs a terminal; use `weir status` to print the state once")
         );
     }
     let client = Client::new(&arguments.running)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Exit::Failed.saying(format_args!("no runtime: {error}")))?;
+    let runtime = runtime.map_err(|error| Exit::Failed.saying(format_args!("the runtime can't be started: {error}")))?;
     // An error of the first call is reported like that of any other verb.
     let first = runtime.block_on(look(&client)).map_err(|error| error.report())?;
     let mut view = View::new(client.address().to_string(), first, arguments.troubled, has_colours());
@@ -55,7 +55,7 @@ pub fn top(arguments: &Arguments) -> Result<Exit, Exit> {
         ratatui::restore();
         shown
     });
-    shown.map_err(|error| Exit::Failed.saying(format_args!("the terminal: {error}")))?;
+    shown.map_err(|error| Exit::Failed.saying(format_args!("the terminal can't be used: {error}")))?;
     Ok(Exit::Done)
 }
 
