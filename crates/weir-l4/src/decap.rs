@@ -9,7 +9,7 @@ use aya::programs::SchedClassifier;
 use aya::{Ebpf, EbpfLoader};
 
 use crate::attachments::Attachments;
-use crate::host::Host;
+use crate::host::{Host, Interface};
 use crate::layout::Address;
 use crate::program::Error;
 
@@ -73,6 +73,12 @@ impl Decapsulator {
         Ok((attached, failed))
     }
 
+    /// What the program does not see at these interfaces, a sentence for each other interface that has it.
+    /// These may come later than the program.
+    pub fn unseen(interfaces: &[String]) -> Result<Vec<String>, Error> {
+        Ok(unseen_at(&Host::read().map_err(Error::Interfaces)?, interfaces))
+    }
+
     /// Packets so far, counting a train by its segments, in the order of [`TAKEN`].
     pub fn counts(&mut self) -> Result<[u64; TAKEN.len()], Error> {
         let map: PerCpuArray<_, u64> = PerCpuArray::try_from(map(&mut self.object, "taken"))?;
@@ -89,6 +95,28 @@ impl Decapsulator {
     }
 }
 
+/// Frames with a VLAN's tag are not read where they come in: they come again, without it, at the VLAN's own
+/// interface (decision 0053). So do those of a macvlan.
+fn unseen_at(host: &Host, interfaces: &[String]) -> Vec<String> {
+    let is_named = |one: &Interface| {
+        let ports = host.interfaces.iter().filter(|port| port.is_bonded && port.port_of == one.index);
+        std::iter::once(one).chain(ports).any(|one| interfaces.contains(&one.name))
+    };
+    let mut found = Vec::new();
+    for one in host.interfaces.iter().filter(|one| one.is_up) {
+        let name = &one.name;
+        if interfaces.contains(name) {
+            if one.keeps_tags {
+                found.push(format!("{name} leaves the tag of its VLAN in frames, which are not read: `ip link set {name} type vlan reorder_hdr on`"));
+            }
+        } else if let Some(below) = host.below(one).find(|below| is_named(below)) {
+            let below = &below.name;
+            found.push(format!("frames of {name}, which lies on {below}, are not read at {below}: if outer packets come by it, name {name} with --interface as well"));
+        }
+    }
+    found
+}
+
 fn map<'o>(object: &'o mut Ebpf, name: &str) -> &'o mut aya::maps::Map {
     object.map_mut(name).expect("the object holds it")
 }
@@ -96,4 +124,62 @@ fn map<'o>(object: &'o mut Ebpf, name: &str) -> &'o mut aya::maps::Map {
 fn classifier(object: &mut Ebpf) -> &mut SchedClassifier {
     let program = object.program_mut("decapsulate").expect("the object holds it");
     program.try_into().expect("it is a classifier")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(index: u32, name: &str, above: u32) -> Interface {
+        Interface {
+            index,
+            name: name.to_owned(),
+            mac: [0; 6],
+            is_up: true,
+            is_ethernet: true,
+            keeps_tags: false,
+            leads_to_namespace: false,
+            port_of: 0,
+            is_bonded: false,
+            above,
+        }
+    }
+
+    #[test]
+    fn vlans_on_a_named_interface_are_told_of_unless_they_are_named_too() {
+        let mut down = one(6, "bond0.7", 2);
+        down.is_up = false;
+        let interfaces = vec![
+            Interface { port_of: 2, is_bonded: true, ..one(1, "eth0", 0) },
+            one(2, "bond0", 0),
+            one(3, "bond0.100", 2),
+            one(4, "bond0.100.5", 3),
+            one(5, "eth1", 0),
+            down,
+        ];
+        let host = Host { interfaces, ..Host::default() };
+        let of = |named: &[&str]| {
+            let named: Vec<String> = named.iter().map(|name| (*name).to_owned()).collect();
+            unseen_at(&host, &named)
+        };
+        let outer = "frames of bond0.100, which lies on bond0, are not read at bond0: if outer packets come by it, name bond0.100 with --interface as well";
+        for named in ["bond0", "eth0"] {
+            let said = of(&[named]);
+            assert_eq!(said.len(), 2, "{named}: {said:?}");
+            assert_eq!(said[0], outer);
+            assert!(said[1].contains("bond0.100.5, which lies on bond0"), "{said:?}");
+        }
+        let inner = of(&["bond0", "bond0.100"]);
+        assert!(inner.len() == 1 && inner[0].contains("bond0.100.5, which lies on bond0.100"), "{inner:?}");
+        assert_eq!(of(&["bond0", "bond0.100", "bond0.100.5"]), [""; 0]);
+        assert_eq!(of(&["eth1"]), [""; 0]);
+    }
+
+    #[test]
+    fn a_named_vlan_that_keeps_its_tags_is_told_of() {
+        let vlan = Interface { keeps_tags: true, is_ethernet: false, ..one(2, "eth0.1", 1) };
+        let host = Host { interfaces: vec![one(1, "eth0", 0), vlan], ..Host::default() };
+        let said = unseen_at(&host, &["eth0.1".to_owned()]);
+        assert!(said.len() == 1 && said[0].contains("reorder_hdr on"), "{said:?}");
+    }
 }

@@ -44,7 +44,8 @@ pub fn decapsulate(arguments: &Arguments) -> Result<Exit, Exit> {
         }
         say!("takes outer headers off at {}", arguments.interface.join(", "));
         let mut said = [0; TAKEN.len()];
-        let mut failed_before = BTreeSet::new();
+        let mut told = Told::default();
+        told.of_unseen(&arguments.interface);
         for look in 1_u32.. {
             let ends = tokio::select! {
                 _ = term.recv() => true,
@@ -52,10 +53,11 @@ pub fn decapsulate(arguments: &Arguments) -> Result<Exit, Exit> {
                 () = tokio::time::sleep(LOOKS_EVERY) => false,
             };
             if !ends {
-                look_again(&mut program, &arguments.interface, &mut failed_before);
+                told.look_again(&mut program, &arguments.interface);
                 if look % SAYS_AFTER != 0 {
                     continue;
                 }
+                told.of_unseen(&arguments.interface);
             }
             let counts = program.counts().map_err(|error| failed(&error))?;
             if counts != said || ends {
@@ -72,16 +74,36 @@ pub fn decapsulate(arguments: &Arguments) -> Result<Exit, Exit> {
     })
 }
 
-/// Attaches the program to interfaces that have lost it or are new, and says so. Prints each reason for a
-/// failure once.
-fn look_again(program: &mut Decapsulator, interfaces: &[String], failed_before: &mut BTreeSet<String>) {
-    let (attached, failed) = program.attach_again(interfaces).unwrap_or_else(|error| (vec![], vec![error]));
-    for interface in attached {
-        say!("takes outer headers off again at {interface}, which ran the program no more");
+/// What was printed already.
+#[derive(Default)]
+struct Told {
+    failures: BTreeSet<String>,
+    unseen: BTreeSet<String>,
+}
+
+impl Told {
+    /// Attaches the program to interfaces that have lost it or are new, and says so. Prints each reason for a
+    /// failure once.
+    fn look_again(&mut self, program: &mut Decapsulator, interfaces: &[String]) {
+        let (attached, failed) =
+            program.attach_again(interfaces).unwrap_or_else(|error| (vec![], vec![error]));
+        for interface in attached {
+            say!("takes outer headers off again at {interface}, which ran the program no more");
+        }
+        let failed: BTreeSet<String> = failed.iter().map(ToString::to_string).collect();
+        for error in failed.difference(&self.failures) {
+            say!("{error}");
+        }
+        self.failures = failed;
     }
-    let failed: BTreeSet<String> = failed.iter().map(ToString::to_string).collect();
-    for error in failed.difference(failed_before) {
-        say!("{error}");
+
+    /// Warns of other interfaces whose frames the program does not see where it is, once of each.
+    fn of_unseen(&mut self, interfaces: &[String]) {
+        // Interfaces that can't be listed are reported by the next look.
+        let unseen: BTreeSet<String> = Decapsulator::unseen(interfaces).into_iter().flatten().collect();
+        for warning in unseen.difference(&self.unseen) {
+            tell!("warning: {warning}");
+        }
+        self.unseen = unseen;
     }
-    *failed_before = failed;
 }
