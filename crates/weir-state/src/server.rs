@@ -2,7 +2,12 @@
 
 use std::sync::Arc;
 
+use tokio::sync::Notify;
+
 use crate::pool::Backend;
+
+/// Wakes those who wait for facts about some server. One for all servers, because facts change seldom.
+static LEARNT: Notify = Notify::const_new();
 
 /// Facts that a server stated about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +34,15 @@ impl Backend {
             }
         }
         self.server.store(Some(Arc::new(facts)));
+        LEARNT.notify_waiters();
         true
+    }
+
+    /// Waits until something is learnt about some server: from now on, even before it is first polled.
+    pub fn learns() -> impl Future<Output = ()> {
+        let mut learnt = Box::pin(LEARNT.notified());
+        learnt.as_mut().enable();
+        learnt
     }
 }
 
@@ -39,6 +52,20 @@ mod tests {
 
     fn facts(version: &str, uuid: Option<&str>) -> ServerFacts {
         ServerFacts { version: version.as_bytes().into(), capabilities: 7, uuid: uuid.map(Into::into) }
+    }
+
+    #[test]
+    fn who_waits_for_facts_hears_of_what_is_learnt_before_it_looks() {
+        let config = weir_config::Backend {
+            address: "10.0.0.1:3306".to_owned(),
+            weight: 1,
+            ..weir_config::Backend::default()
+        };
+        let backend = Backend::new(&config, None, None, 1);
+        let learns = Backend::learns();
+        backend.learn(facts("9.7.4", None));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(std::pin::pin!(learns).poll(&mut context).is_ready());
     }
 
     #[test]

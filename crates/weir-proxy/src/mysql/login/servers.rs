@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use weir_config::{Check, PoolMysql};
 use weir_io::clock;
-use weir_state::ServerFacts;
+use weir_state::{Backend, ServerFacts};
 
 use super::UnknownClient;
 use crate::backends::WorkerPool;
@@ -19,41 +19,49 @@ use crate::mysql::talk::TalkError;
 
 /// Longest time that clients wait for the servers' facts, counted from the first client.
 const LONGEST: Duration = Duration::from_secs(1);
-/// How often the facts are checked meanwhile.
-const STEP: Duration = Duration::from_millis(10);
 
 impl UnknownClient<'_> {
     /// The facts about the pool's servers that are known in time.
     pub(super) async fn known_servers(&self) -> Result<Vec<Arc<ServerFacts>>, TalkError> {
         let pool = self.terms.pool;
-        loop {
-            let servers = pool.shared.backends.iter();
-            let known: Vec<_> = servers.filter_map(|server| server.server.load_full()).collect();
-            if known.len() == pool.shared.backends.len() || !is_about_to_hear(pool) {
-                return Ok(known);
+        let servers = &pool.shared.backends;
+        let all_known = || servers.iter().filter_map(|it| it.server.load_full()).collect::<Vec<_>>();
+        let mut known = all_known();
+        while known.len() < servers.len()
+            && let Some(patience) = left_to_hear(pool)
+        {
+            let mut learns = pin!(Backend::learns());
+            // Something may have been learnt just before.
+            known = all_known();
+            if known.len() == servers.len() {
+                break;
             }
-            let mut step = pin!(tokio::time::sleep(STEP));
-            poll_fn(|context| match step.as_mut().poll(context) {
+            let mut longest = pin!(tokio::time::sleep(patience));
+            poll_fn(|context| match learns.as_mut().poll(context) {
                 Poll::Ready(()) => Poll::Ready(Ok(())),
+                Poll::Pending if longest.as_mut().poll(context).is_ready() => Poll::Ready(Ok(())),
                 Poll::Pending if self.terms.deadline.has_passed() => Poll::Ready(Err(TalkError::TimedOut)),
                 Poll::Pending if self.terms.deadline.is_shed() => Poll::Ready(Err(TalkError::Shed)),
                 Poll::Pending => Poll::Pending,
             })
             .await?;
+            known = all_known();
         }
+        Ok(known)
     }
 }
 
-/// Whether health checks or the pool's monitor log in to the servers, and have not had time for it yet.
-fn is_about_to_hear(pool: &WorkerPool) -> bool {
+/// How much time health checks or the pool's monitor still have to log in to the servers; `None` if none do,
+/// or the time is over.
+fn left_to_hear(pool: &WorkerPool) -> Option<Duration> {
     let config = &pool.shared.config;
     let is_asked = matches!(config.health.check, Check::Mysql)
         || config.mysql.as_ref().is_some_and(PoolMysql::is_watched);
     if !is_asked {
-        return false;
+        return None;
     }
     let now = clock::now();
     let until = pool.unheard_until.get().unwrap_or(now + LONGEST);
     pool.unheard_until.set(Some(until));
-    now < until
+    until.checked_sub(now).filter(|left| !left.is_zero())
 }
