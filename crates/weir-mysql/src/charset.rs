@@ -156,9 +156,40 @@ fn utf8_length(bytes: &[u8]) -> Option<usize> {
     }
 }
 
+/// A text as bytes of a character set in which ASCII takes more than one byte: `ucs2`, `utf16`, `utf16le`,
+/// `utf32`. Clients can have results and errors in it (`character_set_results`), but send no statements.
+/// `None` for any other set. In `ucs2` a character beyond U+FFFF becomes a question mark, as on a server.
+pub fn in_wide_charset(name: &[u8], text: &str) -> Option<Vec<u8>> {
+    let sixteens = || text.encode_utf16();
+    Some(match name {
+        b"utf16" => sixteens().flat_map(u16::to_be_bytes).collect(),
+        b"utf16le" => sixteens().flat_map(u16::to_le_bytes).collect(),
+        b"utf32" => text.chars().flat_map(|character| u32::from(character).to_be_bytes()).collect(),
+        b"ucs2" => {
+            let short = text.chars().map(|character| u16::try_from(u32::from(character)));
+            short.flat_map(|code| code.unwrap_or(u16::from(b'?')).to_be_bytes()).collect()
+        }
+        _ => return None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_in_a_wide_set_has_its_byte_order() {
+        let text = "a\u{fc}\u{1f600}";
+        for (name, bytes) in [
+            ("utf16", &b"\0a\0\xfc\xd8\x3d\xde\x00"[..]),
+            ("utf16le", b"a\0\xfc\0\x3d\xd8\x00\xde"),
+            ("utf32", b"\0\0\0a\0\0\0\xfc\0\x01\xf6\x00"),
+            ("ucs2", b"\0a\0\xfc\0?"),
+        ] {
+            assert_eq!(in_wide_charset(name.as_bytes(), text).as_deref(), Some(bytes), "{name}");
+        }
+        assert_eq!(in_wide_charset(b"utf8mb4", text), None);
+    }
 
     #[test]
     fn a_backslash_may_be_the_second_byte_of_a_character() {

@@ -48,7 +48,7 @@ pub mod topology;
 mod verb;
 mod verdict;
 
-pub use charset::ClientCharset;
+pub use charset::{ClientCharset, in_wide_charset};
 pub use classify::{classify, classify_head};
 pub use known_states::KnownStates;
 pub use known_verdicts::KnownVerdicts;

@@ -327,6 +327,9 @@ impl<'t> Reading<'t> {
         } else if is(b"pseudo_thread_id") {
             part.reads_back |= ReadsBack::CONNECTION_ID;
             part.refuse(RouteReason::ConnectionId);
+        } else if is(b"read_only") || is(b"super_read_only") || is(b"innodb_read_only") {
+            // Whoever asks wants to know whether this client can write.
+            part.refuse(RouteReason::ServerState);
         }
     }
 

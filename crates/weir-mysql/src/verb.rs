@@ -190,6 +190,10 @@ fn by_two_words(at: &mut Reading<'_>, verb: &[u8]) -> Part {
     match kind {
         Kind::Diagnostics => {
             part.reads_back |= ReadsBack::WARNINGS;
+            let mut words = at.lexer.clone().take_while(|token| *token != SqlToken::Semicolon);
+            if words.any(|token| is_word(Some(token), b"ROW_COUNT")) {
+                part.reads_back |= ReadsBack::ROW_COUNT;
+            }
             at.advance();
             at.walk(&mut part, Walk { assigns: true, ..Walk::default() });
         }
@@ -328,11 +332,16 @@ fn show(at: &mut Reading<'_>) -> Part {
     part
 }
 
-/// SHOW VARIABLES can show variables about the previous statement: `LIKE 'last_insert_id'`.
+/// SHOW VARIABLES can show variables about the previous statement, or about one server: `LIKE
+/// 'last_insert_id'`, `LIKE '%read\_only'`.
 fn variables_named(mut at: Reading<'_>, part: &mut Part) {
     while !at.is_at_end() {
         if let Some(SqlToken::Text(name)) = at.token {
             at.system_variable(name, part);
+            let letters = name.iter().filter(|byte| !matches!(byte, b'%' | b'\\'));
+            if letters.rev().take(9).map(u8::to_ascii_lowercase).eq(b"read_only".iter().rev().copied()) {
+                part.refuse(RouteReason::ServerState);
+            }
         }
         at.advance();
     }

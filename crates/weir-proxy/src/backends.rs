@@ -66,6 +66,10 @@ pub trait Keep: Any {
     fn hand_over(&self) -> Rc<dyn Keep>;
     /// Closes up to `most` idle connections, those idle longest first; gives how many.
     fn close_idle(&self, most: usize) -> usize;
+    /// Closes the prepared statements of idle connections; gives how many.
+    fn close_statements(&self) -> usize {
+        0
+    }
     /// Ends connections in use that have no [`Ender`]; gives how many.
     fn end_all(&self) -> usize {
         0
@@ -363,6 +367,11 @@ impl WorkerBackend {
             closed += kept.close_idle(most - closed);
         }
         closed
+    }
+
+    /// Closes the prepared statements of idle connections; gives how many.
+    pub fn close_statements(&self) -> usize {
+        self.kept.borrow().iter().map(|kept| kept.close_statements()).sum()
     }
 }
 

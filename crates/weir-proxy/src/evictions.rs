@@ -6,7 +6,7 @@
 //! that are closed make room for the next newcomers.
 
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -40,6 +40,14 @@ pub async fn of_connection(worker: &Worker, open: &Arc<ConnectionCount>, most: u
     open.try_add(most)
 }
 
+/// Closes the prepared statements of the idle connections to a backend on all workers; gives how many, once
+/// every worker has sent that to the server, or those of it that did so in time.
+pub async fn of_statements(worker: &Worker, prepared: &Arc<AtomicU32>) -> usize {
+    let eviction = worker.evict(Idle::Statements { prepared: prepared.clone() });
+    let _ = tokio::time::timeout(PATIENCE, eviction.found()).await;
+    eviction.found.load(Ordering::SeqCst)
+}
+
 /// Admits a connection at a full listener, for which an idle one is closed; `false`, at once, if none is
 /// idle.
 pub async fn by_eviction(worker: &Worker, listener: &Listener) -> bool {
@@ -66,6 +74,8 @@ pub enum Idle {
     Session { listener: usize },
     /// A connection to the backend that has this count.
     Connection { open: Arc<ConnectionCount> },
+    /// The prepared statements of all idle connections to the backend that has this count of them.
+    Statements { prepared: Arc<AtomicU32> },
 }
 
 /// One request to all workers to close whatever has been idle longest.

@@ -189,6 +189,12 @@ impl Worker {
                 let backends = pools.iter().flat_map(|pool| &pool.backends);
                 backends.filter(|it| Arc::ptr_eq(&it.shared.open, open)).map(|it| it.close_idle(1)).sum()
             }
+            Idle::Statements { prepared } => {
+                let pools = self.pools.borrow().clone();
+                let backends = pools.iter().flat_map(|pool| &pool.backends);
+                let ours = backends.filter(|it| Arc::ptr_eq(&it.shared.prepared, prepared));
+                ours.map(|it| it.close_statements()).sum()
+            }
         }
     }
 }

@@ -322,6 +322,9 @@ const ASKS_BACK: &[&str] = &[
     "DROP TABLE IF EXISTS {s}.never",
     "SHOW WARNINGS LIMIT 1",
     "SELECT {r} UNION SELECT 2 LIMIT 1",
+    "GET DIAGNOSTICS @a = ROW_COUNT",
+    "GET DIAGNOSTICS @b = NUMBER, @a = ROW_COUNT",
+    "SELECT FIELD(@a, -1, 0, 1, 2, 3, 4, 5, 6, 7, 8)",
 ];
 
 const TRANSACTIONS: &[&str] = &[
@@ -530,6 +533,7 @@ const ERRORS_AND_MANY: &[&str] = &[
     "BEGIN; SELECT {r}",
     "LOCK TABLES {s}.t READ; UNLOCK TABLES",
     "SELECT SQL_CALC_FOUND_ROWS id FROM fixed.k LIMIT 1; SELECT FOUND_ROWS()",
+    "KILL QUERY CONNECTION_ID()",
 ];
 
 const PREPARED: &[&str] = &[

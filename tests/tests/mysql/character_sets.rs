@@ -151,3 +151,23 @@ fn a_session_whose_text_is_utf16_reads_what_it_has_written() {
     }
     pair.replica.root().does("START REPLICA SQL_THREAD");
 }
+
+/// In these sets every character has more than one byte. Servers cut their own errors at the first zero byte
+/// there (9.7.4).
+#[test]
+fn an_error_of_weirs_own_is_in_the_character_set_of_the_results() {
+    let pair = weir_tests::mysql::pair();
+    let weir = before(&pair);
+    let mut session = client(&weir, "auto");
+    for (set, width, first) in [("utf16", 2, 1), ("utf16le", 2, 0), ("ucs2", 2, 1), ("utf32", 4, 3)] {
+        session.does(&format!("SET character_set_results = {set}"));
+        session.does("DO 1");
+        let answer = session.asks("SELECT FOUND_ROWS()");
+        let packet = &answer.packets.last().expect("an error").1;
+        assert_eq!(u16::from_le_bytes([packet[1], packet[2]]), 1105, "{set}: {answer}");
+        let letters = packet[9..].iter().skip(first).step_by(width);
+        let text: String = letters.map(|byte| char::from(*byte)).collect();
+        assert!(text.starts_with("FOUND_ROWS() is not known any more"), "{set}: {answer}");
+        assert_eq!(packet[9..].len(), text.len() * width, "{set}");
+    }
+}

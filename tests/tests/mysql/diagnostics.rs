@@ -36,6 +36,31 @@ fn get_diagnostics_behind_a_read_at_a_replica_runs_where_the_read_ran() {
     assert_eq!(session.does("SELECT @count, @@port").rows()[0][1], pair.primary.address.port().to_string());
 }
 
+/// A statement that gave rows has a count of -1, wherever it ran and is asked about.
+#[test]
+fn get_diagnostics_tells_of_the_count_of_a_read_at_a_replica() {
+    let pair = pair();
+    let weir = before(&pair);
+    let mut session = client(&weir, "auto");
+    session.does("SELECT 1");
+    session.does("GET DIAGNOSTICS @number = NUMBER, @count = ROW_COUNT");
+    assert_eq!(session.does("SELECT @number, @count").rows(), [["0", "-1"]]);
+    let mut session = client(&weir, "auto");
+    session.does("SELECT CAST('x' AS SIGNED)");
+    session.does("GET DIAGNOSTICS @number = NUMBER, @count = ROW_COUNT");
+    assert_eq!(session.does("SELECT @number, @count").rows(), [["1", "-1"]]);
+    // Others have used the connection since.
+    let mut sessions = [client(&weir, "auto"), client(&weir, "auto")];
+    for _ in 0..2 {
+        sessions.iter_mut().for_each(|session| drop(session.does("SELECT 1")));
+        sessions.iter_mut().for_each(|session| assert_eq!(session.does("SELECT ROW_COUNT()").value(), "-1"));
+    }
+    let mut session = client(&weir, "auto");
+    session.does("DO 1");
+    session.does("GET DIAGNOSTICS @count = ROW_COUNT");
+    assert_eq!(session.does("SELECT @count").value(), "0");
+}
+
 #[test]
 fn what_asks_and_sets_a_variable_besides_is_told_that_it_is_not_alone() {
     let pair = pair();

@@ -96,3 +96,21 @@ fn a_write_in_a_transaction_that_takes_none_is_refused_as_such_at_a_replica() {
     assert_eq!(refused, Some(1792));
     client.does("COMMIT");
 }
+
+/// Connection pools ask before they hand out a connection, and close those that answer as a replica.
+#[test]
+fn whether_a_server_takes_writes_is_asked_of_the_primary() {
+    let pair = weir_tests::mysql::pair();
+    let weir = before(&pair);
+    let mut client = client(&weir, "auto");
+    for asks in
+        ["SELECT @@read_only", "SELECT @@GLOBAL.super_read_only", "SELECT @@innodb_read_only + @@read_only"]
+    {
+        assert_eq!(client.does(asks).value(), "0", "{asks}");
+    }
+    for asks in ["SHOW GLOBAL VARIABLES LIKE 'read_only'", "SHOW VARIABLES LIKE 'super\\_read\\_only'"] {
+        assert_eq!(client.does(asks).rows()[0][1], "OFF", "{asks}");
+    }
+    let mut reads = super::client(&weir, "reads");
+    assert_eq!(reads.does("SELECT @@super_read_only").value(), "1", "there it is asked of the replica");
+}

@@ -358,6 +358,21 @@ fn statements_that_clients_have_closed_make_room_at_a_server_that_has_none() {
 }
 
 #[test]
+fn statements_that_other_workers_hold_idle_make_room() {
+    let server = Mysqld::start("room-of-all", "max_prepared_stmt_count = 20");
+    let config = ONE_CONNECTION.replace(", max_connections = 1", "").replace("workers = 1", "workers = 4");
+    let weir = Setup::of(&config).with("server", server.address).start();
+    let mut clients: Vec<Client> = (0..16).map(|_| client(&weir, "db")).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        let mut last = 0;
+        for statement in 0..20 {
+            last = client.prepares(&format!("SELECT 'of {number}', {statement}"));
+        }
+        assert!(says(&executes(client, last), &format!("of {number}")));
+    }
+}
+
+#[test]
 fn no_more_statements_are_prepared_at_a_server_than_the_pool_says() {
     let (server, weir) = with_little_room("beyond", "prepared_statements = 70");
     let mut clients: Vec<Client> = (0..3).map(|_| client(&weir, "db")).collect();

@@ -128,3 +128,36 @@ fn what_a_copy_had_before_a_reset_of_transactions_is_not_taken_for_what_it_has()
     session.does("INSERT INTO reset_here VALUES (20)");
     assert_eq!(session.does("SELECT COUNT(*) FROM reset_here").value(), "21");
 }
+
+/// From then on the same numbers are given to other transactions, and nobody ever has the old ones.
+#[test]
+fn a_session_sees_its_writes_behind_a_reset_of_the_gtids_and_waits_for_none_of_before() {
+    let pair = Pair::start("gtid-reset");
+    let setup = Setup::of(&format!("{BEFORE_PAIR}[runtime]\nworkers = 1\n"));
+    let weir = setup.with("primary", pair.primary.address).with("replica", pair.replica.address).start();
+    let mut old = client(&weir, "auto");
+    old.does("CREATE TABLE numbered (id INT PRIMARY KEY)");
+    (0..9).for_each(|id| drop(old.does(&format!("INSERT INTO numbered VALUES ({id})"))));
+    let count = |client: &mut Client| client.does("SELECT COUNT(*) FROM numbered").value();
+    assert_eq!((count(&mut old).as_str(), port(&mut old)), ("9", pair.replica.address.port()));
+    let mut replica = pair.replica.root();
+    for sql in [
+        "STOP REPLICA",
+        "RESET REPLICA",
+        "SET GLOBAL super_read_only = OFF",
+        "RESET BINARY LOGS AND GTIDS",
+        "SET GLOBAL super_read_only = ON",
+    ] {
+        replica.does(sql);
+    }
+    pair.primary.root().does("RESET BINARY LOGS AND GTIDS");
+    let mut new = client(&weir, "auto");
+    new.does("INSERT INTO numbered VALUES (9)");
+    assert_eq!(count(&mut new), "10", "the replica has not copied it");
+    replica.does("START REPLICA");
+    pair.replica.has_all_of(&pair.primary);
+    for session in [&mut old, &mut new] {
+        assert_eq!(count(session), "10");
+        assert_eq!(port(session), pair.replica.address.port(), "it waits for nothing that never comes");
+    }
+}

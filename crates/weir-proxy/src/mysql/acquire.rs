@@ -127,6 +127,7 @@ impl Session {
     /// The error for the client. Nothing of the statement was sent.
     pub async fn attach(&mut self, role: WantedRole, whose: Whose, but: Option<&str>) -> Result<(), Refusal> {
         let mut begun = None;
+        self.killable.begin_wait();
         if role == WantedRole::Read && self.has_untold_writes {
             Box::pin(self.learn_writes()).await;
         }
@@ -159,7 +160,8 @@ impl Session {
                         self.forget_lost_writes(&mut attached).await;
                     }
                     self.take_attached(attached);
-                    return Ok(());
+                    // Whoever killed it was told that it does not run.
+                    return self.killable.refusal().map_or(Ok(()), Err);
                 }
                 // The primary has all writes.
                 None => (role, is_behind) = (WantedRole::Primary, true),
@@ -197,7 +199,7 @@ impl Session {
         };
         self.suit_state_to(&chosen);
         let backend = chosen.backend();
-        let may_be_behind = role == WantedRole::Read && self.written.is_some();
+        let may_be_behind = role == WantedRole::Read && self.written.gtids.is_some();
         let longest = pool.shared.config.keep_alive.idle;
         let idle = backend.kept::<IdleServers>();
         let found = idle.take(backend, &self.kind, &self.state, self.now, longest);
@@ -234,11 +236,12 @@ impl Session {
         let Begun { mut reach, chosen: mut before, mut found } = begun;
         let retries_before = self.report.retries;
         loop {
-            let Session { worker, stream, slot, deadline, .. } = &mut *self;
+            let Session { worker, stream, slot, deadline, killable, .. } = &mut *self;
             let client_gone = |context: &mut Context<'_>| {
                 let until = slot.draining_until();
                 until.iter().for_each(|until| deadline.no_later_than(*until));
-                until.is_some_and(|until| until <= clock::now()) || stream.poll_left(context)
+                let is_draining = until.is_some_and(|until| until <= clock::now());
+                is_draining || killable.refusal().is_some() || stream.poll_left(context)
             };
             let got = match before.take() {
                 Some(chosen) => Ok(Got { chosen, queued: None }),
@@ -252,7 +255,7 @@ impl Session {
                 if is_want_of_a_server(why) {
                     pool.cells().failed.increment();
                 }
-                Refusal::unavailable(why, name)
+                self.killable.refusal().unwrap_or_else(|| Refusal::unavailable(why, name))
             })?;
             let chosen = chosen.chosen;
             self.report.backend = Some(chosen.index);

@@ -104,7 +104,7 @@ impl Session {
         match self.behind_loss(step) {
             BehindLoss::Done => {
                 self.consume(running.incoming.packet_bytes());
-                self.send_ok(sequence).await?;
+                self.answer_ok(sequence).await?;
             }
             BehindLoss::Anew if losses.may_go_on() => return Ok(Attempted::Again),
             BehindLoss::Anew | BehindLoss::Told => {

@@ -23,6 +23,7 @@ use super::failure::{self, Refusal};
 use super::fitting::CollationTold;
 use super::login::{self, Candidate, LoginTerms};
 use super::own::{self, Own};
+use super::read_your_writes::Written;
 use super::server::ConnectionKind;
 use super::session::{Incoming, Session, wanted_role};
 use super::statement::{Attempted, Losses, Running};
@@ -60,7 +61,7 @@ impl Session {
             match self.behind_loss(step) {
                 BehindLoss::Done => {
                     self.consume(incoming.packet_bytes());
-                    return self.send_ok(incoming.header.sequence.wrapping_add(1)).await;
+                    return self.answer_ok(incoming.header.sequence.wrapping_add(1)).await;
                 }
                 BehindLoss::Anew => {}
                 BehindLoss::Told => {
@@ -76,20 +77,18 @@ impl Session {
             ClientCommand::Quit => Err(End::Done),
             ClientCommand::Query => {
                 let verdict = self.judge_query(&incoming);
-                if let Some((id, query_only)) =
-                    Session::own_target(verdict.kill).filter(|_| incoming.is_whole)
-                {
-                    return Box::pin(self.kill(incoming, id, query_only)).await;
-                }
-                self.run_statement(Running {
+                let running = Running {
                     incoming,
                     command,
                     verdict,
                     prepares: None,
                     executes: None,
                     asks_cursor: false,
-                })
-                .await
+                };
+                match verdict.kill.filter(|_| incoming.is_whole) {
+                    Some(target) => Box::pin(self.run_kill(running, target.id)).await,
+                    None => self.run_statement(running).await,
+                }
             }
             ClientCommand::StmtPrepare => Box::pin(self.prepare(incoming)).await,
             ClientCommand::StmtExecute => self.execute(incoming).await,
@@ -103,9 +102,18 @@ impl Session {
                 self.consume(incoming.packet_bytes());
                 self.send_ok(incoming.header.sequence.wrapping_add(1)).await
             }
-            ClientCommand::ProcessKill if Session::own_target_of(self.payload(&incoming)).is_some() => {
-                let (id, query_only) = Session::own_target_of(self.payload(&incoming)).unwrap_or_default();
-                Box::pin(self.kill(incoming, id, query_only)).await
+            ClientCommand::ProcessKill => {
+                let id = Session::named_in_process_kill(self.payload(&incoming));
+                let verdict = self.verdict_of(RoleWanted::Primary, LeftBehind::NONE);
+                let running = Running {
+                    incoming,
+                    command,
+                    verdict,
+                    prepares: None,
+                    executes: None,
+                    asks_cursor: false,
+                };
+                Box::pin(self.run_kill(running, id)).await
             }
             ClientCommand::ResetConnection => Box::pin(self.reset(incoming)).await,
             other => Box::pin(self.run_other(incoming, other)).await,
@@ -232,9 +240,7 @@ impl Session {
             ClientCommand::RegisterSlave => {
                 self.verdict_of(RoleWanted::Primary, LeftBehind::ANYTHING.and(LeftBehind::OPTION))
             }
-            ClientCommand::ProcessInfo | ClientCommand::ProcessKill => {
-                self.verdict_of(RoleWanted::Primary, LeftBehind::NONE)
-            }
+            ClientCommand::ProcessInfo => self.verdict_of(RoleWanted::Primary, LeftBehind::NONE),
             _ => {
                 let verdict = self.verdict_of(RoleWanted::Primary, LeftBehind::NONE);
                 StatementVerdict { changes: true, ..verdict }
@@ -319,7 +325,7 @@ impl Session {
         }
         self.kind = ConnectionKind::of(&candidate);
         self.candidate = candidate;
-        (self.written, self.has_untold_writes) = (None, false);
+        (self.written, self.has_untold_writes) = (Written::default(), false);
         self.killable.rename(&self.kind.account.user);
         self.begin(&state);
         self.send_ok(sequence).await

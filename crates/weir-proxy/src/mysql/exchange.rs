@@ -296,7 +296,8 @@ impl<'a> Answering<'a> {
                         return Ok(Answered::Over(Rest { buffer: Some(buffer), pass, tail }));
                     };
                     let (error, mut tail) = (ServerError::unasked_file(), Vec::new());
-                    error.write(&mut tail, sequence);
+                    let results = server.state.variable("character_set_results");
+                    error.in_charset(results).write(&mut tail, sequence);
                     self.outcome.error = Some(error);
                     return Ok(Answered::Over(Rest { buffer: None, pass: 0, tail }));
                 }

@@ -3,6 +3,8 @@
 //! An unknown outcome is never reported as a known one. If a statement may have been committed and its answer
 //! is lost, the connection is closed, as a server itself would do.
 
+use std::borrow::Cow;
+
 use weir_mysql::error_number::{
     ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION, ER_CLIENT_INTERACTION_TIMEOUT, ER_CLIENT_LOCAL_FILES_DISABLED,
     ER_CON_COUNT_ERROR, ER_KILL_DENIED_ERROR, ER_LOCK_DEADLOCK, ER_MAX_PREPARED_STMT_COUNT_REACHED,
@@ -13,7 +15,7 @@ use weir_mysql::error_number::{
 };
 use weir_mysql::outcome::GENERAL_STATE;
 use weir_mysql::packet::write_packet_with;
-use weir_mysql::{Resend, StatementKind, StatementVerdict, TransactionStep};
+use weir_mysql::{Resend, StatementKind, StatementVerdict, TransactionStep, in_wide_charset};
 use weir_stats::table::End;
 
 use super::attach::{AttachError, ServerError};
@@ -75,6 +77,18 @@ impl ServerError {
         let (state, code) = (String::from_utf8_lossy(&state).into_owned(), self.code);
         format!("SIGNAL SQLSTATE '{state}' SET MYSQL_ERRNO = {code}, MESSAGE_TEXT = _utf8mb4 X'{text}'")
             .into_bytes()
+    }
+
+    /// The error for a client whose results are in this character set, if its text is in UTF-8: it is Weir's
+    /// own, or a server's from a login. Texts that a server sent in a wide set have zero bytes in them, in
+    /// every blank.
+    pub fn in_charset(&self, name: Option<&[u8]>) -> Cow<'_, ServerError> {
+        let text = std::str::from_utf8(&self.message).ok().filter(|text| !text.contains('\0'));
+        let message = name.zip(text).and_then(|(name, text)| in_wide_charset(name, text));
+        match message {
+            Some(message) => Cow::Owned(ServerError::new(self.code, self.state, message)),
+            None => Cow::Borrowed(self),
+        }
     }
 
     /// Appends the ERR packet.
@@ -216,6 +230,20 @@ impl Refusal {
         let message = "The MySQL server is running with the --read-only option so it cannot execute this \
              statement";
         Refusal::goes_on(ER_OPTION_PREVENTS_STATEMENT, &GENERAL_STATE, message)
+    }
+
+    /// KILL names a connection by Weir's id, in a text with other statements.
+    pub fn kill_among_others(id: u32) -> Refusal {
+        let message =
+            format!("KILL {id} must be sent alone: its connection is known by this id to Weir only");
+        Refusal::goes_on(ER_UNKNOWN_ERROR, &GENERAL_STATE, message)
+    }
+
+    /// KILL names a connection by a server's id, and it is not known which server is meant.
+    pub fn kill_at_which_server() -> Refusal {
+        let message = "KILL: it is not known which server's connection is meant, for each server counts its \
+             own; send it to that server itself";
+        Refusal::goes_on(ER_UNKNOWN_ERROR, &GENERAL_STATE, message)
     }
 
     /// A statement for the primary, while the session is bound by `pins` to a server that is not the primary.

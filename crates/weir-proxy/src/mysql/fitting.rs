@@ -19,6 +19,7 @@ use super::failure::{self, Refusal};
 use super::outcome::Outcome;
 use super::own::{self, NOTHING, Own, OwnAnswer};
 use super::prepared::StatementText;
+use super::room::RoomMade;
 use super::session::{Session, wanted_role};
 
 /// How the collation is found that a statement has left on its connection.
@@ -144,7 +145,10 @@ impl Session {
             false => ReadsBack::WARNINGS,
         });
         let mut prepared = self.ask_to_prepare(text).await;
-        if matches!(&prepared, Ok(Err(error)) if error.is_for_want_of_room()) && self.make_room().await {
+        let mut made = RoomMade::default();
+        while matches!(&prepared, Ok(Err(error)) if error.is_for_want_of_room())
+            && self.make_room(&mut made).await
+        {
             prepared = self.ask_to_prepare(text).await;
         }
         match prepared {
@@ -190,6 +194,12 @@ impl Session {
             self.here |= asks;
             return Ok(());
         }
+        // A read of Weir's own has the same count.
+        let reads_anew = lost.has(ReadsBack::ROW_COUNT)
+            && self.has_left_rows
+            && !asks.has(ReadsBack::FOUND_ROWS)
+            && (self.is_without_warnings || !asks.has(ReadsBack::WARNINGS));
+        let lost = if reads_anew { lost.without(ReadsBack::ROW_COUNT) } else { lost };
         for (what, name) in [(ReadsBack::FOUND_ROWS, "FOUND_ROWS()"), (ReadsBack::ROW_COUNT, "ROW_COUNT()")] {
             if lost.has(what) {
                 return Err(self.not_known(name, only_asks).await);
@@ -201,7 +211,9 @@ impl Session {
         if missing.has(ReadsBack::INSERT_ID) {
             self.recreate_insert_id().await?;
         }
-        if lost.has(ReadsBack::WARNINGS) {
+        if reads_anew {
+            self.ask_attached(Own::Query(b"SELECT 1")).await?;
+        } else if lost.has(ReadsBack::WARNINGS) {
             // There were no warnings, and a statement without warnings leaves none.
             self.ask_attached(NOTHING).await?;
         }

@@ -12,10 +12,11 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
+use weir_balance::Role;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
-use weir_mysql::KillTarget;
 use weir_mysql::command::killed_connection;
+use weir_mysql::{ReadsBack, SplitAccess, StatementVerdict};
 use weir_stats::table::End;
 
 use super::acquire::Attached;
@@ -26,8 +27,9 @@ use super::own::{self, Own, OwnAnswer};
 use super::prepared::ServerStatements;
 use super::server::{ConnectionKind, IdleServers, ServerConnection};
 use super::session::{Incoming, Session};
+use super::statement::Running;
 use super::unfit::Unfit;
-use crate::backends::{Chosen, ConnectError, ProxyHeader, WorkerPool};
+use crate::backends::{Chosen, ConnectError, ProxyHeader, WorkerBackend, WorkerPool};
 use crate::worker::Worker;
 
 /// The top bit marks connection ids of Weir's own. Servers' ids do not get that high, so an id from SHOW
@@ -53,12 +55,58 @@ pub struct KillEntry {
     /// Set while a KILL of the session is being sent to its server, which decides whether it is allowed.
     is_doomed: AtomicBool,
     is_killed: AtomicBool,
+    /// Set by a KILL QUERY while the session is not attached: a statement that waits for a server is not to
+    /// run any more.
+    is_interrupted: AtomicBool,
     /// KILLs of the session that are being sent (count). Meanwhile no other session may get its connection.
     aimed_at: AtomicU32,
-    /// The attached server ([`weir_balance::Backend::id`]) and its id of the connection; 0 while the session
-    /// is not attached.
-    backend: AtomicU64,
-    thread_id: AtomicU32,
+    /// The attached connection as a [`Place`]; 0 while the session is not attached. One value, because a KILL
+    /// that saw the server of one connection with the number of the next would hit a stranger.
+    place: AtomicU64,
+    /// Whether the client was told the server's id of that connection (`CONNECTION_ID()`).
+    is_told: AtomicBool,
+}
+
+/// A connection: its server, and the server's id of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Place {
+    /// See [`short_id`].
+    server: u32,
+    thread_id: u32,
+}
+
+impl Place {
+    fn of(bits: u64) -> Option<Place> {
+        let place = Place { server: (bits >> 32) as u32, thread_id: bits as u32 };
+        (bits != 0).then_some(place)
+    }
+
+    fn bits(self) -> u64 {
+        u64::from(self.server) << 32 | u64::from(self.thread_id)
+    }
+}
+
+/// A server within its pool: 32 bits of [`weir_balance::Backend::id`], and how often its address had moved
+/// ([`weir_state::Resolved::moves`]), because another server may be at the next one. Where two servers of a
+/// pool have the same ones, nothing is killed by them.
+fn short_id(backend: &WorkerBackend, moves: u32) -> u32 {
+    let id = backend.shared.balance.id();
+    ((id ^ id >> 32) as u32).wrapping_add(moves.wrapping_mul(0x9E37_79B9))
+}
+
+/// The same for a connection to it that is opened now.
+fn short_id_now(backend: &WorkerBackend) -> u32 {
+    short_id(backend, backend.shared.resolved.moves())
+}
+
+/// Where a KILL goes.
+enum KillGoes {
+    /// To the session with this id of Weir's, or only its statement.
+    Here(u32, bool),
+    /// To a server, as it is: it names a connection by the server's own id.
+    ToServer,
+    /// Nowhere: the client gets this error.
+    Nowhere(Refusal),
 }
 
 /// An abandoned statement that is being killed, counted until dropped. It also counts as a session, so that a
@@ -166,9 +214,10 @@ impl Killable {
             waker,
             is_doomed: AtomicBool::new(false),
             is_killed: AtomicBool::new(false),
+            is_interrupted: AtomicBool::new(false),
             aimed_at: AtomicU32::new(0),
-            backend: AtomicU64::new(0),
-            thread_id: AtomicU32::new(0),
+            place: AtomicU64::new(0),
+            is_told: AtomicBool::new(false),
         });
         sessions().insert(id, entry.clone());
         Killable { id, entry }
@@ -191,10 +240,31 @@ impl Killable {
     /// the KILL finds nothing to kill, or [`Self::is_aimed_at`] returns true after this call.
     #[inline]
     pub fn note(&self, attached: Option<&Attached>) {
-        let backend = attached.map_or(0, |attached| attached.chosen.backend().shared.balance.id());
-        let thread_id = attached.map_or(0, |attached| attached.server.thread_id);
-        self.entry.thread_id.store(thread_id, Ordering::Relaxed);
-        self.entry.backend.store(backend, Ordering::SeqCst);
+        let place = attached.map_or(0, |attached| {
+            let server = short_id(attached.chosen.backend(), attached.server.connection.moves());
+            Place { server, thread_id: attached.server.thread_id }.bits()
+        });
+        self.entry.is_told.store(false, Ordering::Relaxed);
+        self.entry.place.store(place, Ordering::SeqCst);
+    }
+
+    /// Records that the client was told the server's id of the attached connection.
+    pub fn note_told(&self) {
+        self.entry.is_told.store(true, Ordering::Release);
+    }
+
+    /// Records that a statement begins to look for a server.
+    #[inline]
+    pub fn begin_wait(&self) {
+        self.entry.is_interrupted.store(false, Ordering::Release);
+    }
+
+    /// The error for a statement that waits for a server, if a KILL has ended it or its session meanwhile.
+    pub fn refusal(&self) -> Option<Refusal> {
+        let is_killed = self.is_killed();
+        let end = is_killed.then_some(End::Killed);
+        (is_killed || self.entry.is_interrupted.load(Ordering::Acquire))
+            .then(|| Refusal { error: ServerError::interrupted(), end })
     }
 
     /// Whether a KILL is being sent to the connection that the session has, or had. Another session must not
@@ -212,22 +282,89 @@ impl Drop for Killable {
 }
 
 impl Session {
-    /// The session that a KILL names, and whether only its statement ends. `None` if the id is not one of
-    /// Weir's own but names a server's connection.
-    pub fn own_target(target: Option<KillTarget>) -> Option<(u32, bool)> {
-        let target = target?;
-        let id = u32::try_from(target.id?).ok().filter(|id| id & OWN_ID != 0)?;
-        Some((id, target.query_only))
+    /// Where a KILL goes. `id` is the connection id that it names, as far as that is known here.
+    fn aim_of(&self, verdict: &StatementVerdict, id: Option<u64>) -> KillGoes {
+        let id = id.and_then(|id| u32::try_from(id).ok());
+        if let Some(id) = id.filter(|id| id & OWN_ID != 0) {
+            return match verdict.statements {
+                ..=1 => KillGoes::Here(id, verdict.kill.is_some_and(|target| target.query_only)),
+                _ => KillGoes::Nowhere(Refusal::kill_among_others(id)),
+            };
+        }
+        let names_itself = verdict.reads_back.has(ReadsBack::CONNECTION_ID);
+        let pool = self.pool();
+        let is_alone = pool.as_ref().is_some_and(|pool| pool.backends.len() == 1);
+        if names_itself || is_alone {
+            return KillGoes::ToServer;
+        }
+        let is_anywhere = self.facts.access == SplitAccess::ReadOnly;
+        if is_anywhere && !self.keeps_connection() {
+            return KillGoes::Nowhere(Refusal::kill_at_which_server());
+        }
+        let here = match &self.attached {
+            Some(attached) if self.keeps_connection() => {
+                Some(short_id(attached.chosen.backend(), attached.server.connection.moves()))
+            }
+            _ => pool.and_then(|pool| {
+                let mut servers = pool.backends.iter();
+                let primary = servers.find(|it| it.shared.balance.role() == Some(Role::Primary))?;
+                Some(short_id_now(primary))
+            }),
+        };
+        match id {
+            Some(id) if self.is_told_of_elsewhere(id, here) => {
+                KillGoes::Nowhere(Refusal::kill_at_which_server())
+            }
+            _ => KillGoes::ToServer,
+        }
     }
 
-    /// The same for COM_PROCESS_KILL.
-    pub fn own_target_of(payload: &[u8]) -> Option<(u32, bool)> {
-        let id = killed_connection(payload).ok().filter(|id| id & OWN_ID != 0)?;
-        Some((id, false))
+    /// Whether a client of this pool was told this id (`CONNECTION_ID()`) of its connection to another server
+    /// than `here`: the same number there is another connection.
+    fn is_told_of_elsewhere(&self, id: u32, here: Option<u32>) -> bool {
+        let Some(pool) = self.pool() else { return false };
+        sessions().values().any(|entry| {
+            let place = Place::of(entry.place.load(Ordering::SeqCst));
+            let is_elsewhere = place.is_some_and(|place| place.thread_id == id && Some(place.server) != here);
+            is_elsewhere && entry.is_told.load(Ordering::Acquire) && *entry.pool == *pool.shared.config.name
+        })
+    }
+
+    /// Runs a KILL that names this connection id, as far as that is known here.
+    pub async fn run_kill(&mut self, running: Running<'_>, id: Option<u64>) -> Result<(), End> {
+        match self.aim_of(&running.verdict, id) {
+            KillGoes::Here(id, query_only) => self.kill(running.incoming, id, query_only).await,
+            KillGoes::ToServer => self.run_statement(running).await,
+            KillGoes::Nowhere(refusal) => self.refuse_command(&running.incoming, refusal).await,
+        }
+    }
+
+    /// Runs an execution of a prepared KILL; `None` if it goes to a server as any other.
+    pub async fn kill_by_execution(
+        &mut self,
+        incoming: Incoming,
+        statement: u32,
+        verdict: &StatementVerdict,
+    ) -> Option<Result<(), End>> {
+        // A number: servers take no parameter here.
+        let goes = self.aim_of(verdict, verdict.kill.and_then(|target| target.id));
+        if !matches!(goes, KillGoes::ToServer) {
+            self.statements.keep_types(statement, true);
+        }
+        match goes {
+            KillGoes::Here(id, query_only) => Some(self.kill(incoming, id, query_only).await),
+            KillGoes::ToServer => None,
+            KillGoes::Nowhere(refusal) => Some(self.refuse_command(&incoming, refusal).await),
+        }
+    }
+
+    /// The connection id in a COM_PROCESS_KILL.
+    pub fn named_in_process_kill(payload: &[u8]) -> Option<u64> {
+        killed_connection(payload).ok().map(u64::from)
     }
 
     /// Kills another session, or its statement, and answers the client.
-    pub async fn kill(&mut self, incoming: Incoming, id: u32, query_only: bool) -> Result<(), End> {
+    async fn kill(&mut self, incoming: Incoming, id: u32, query_only: bool) -> Result<(), End> {
         let sequence = incoming.header.sequence.wrapping_add(1);
         self.consume(incoming.packet_bytes());
         if id == self.killable.id {
@@ -240,9 +377,7 @@ impl Session {
             return self.refuse(sequence, Refusal::of_server(ServerError::unknown_thread(id))).await;
         };
         let aim = Aim::at(&entry);
-        let backend = entry.backend.load(Ordering::SeqCst);
-        let thread_id = entry.thread_id.load(Ordering::Relaxed);
-        if backend != 0
+        if let Some(place) = Place::of(entry.place.load(Ordering::SeqCst))
             && let Some(pool) = self.pool()
         {
             let worker = self.worker.clone();
@@ -252,7 +387,7 @@ impl Session {
             let sender = Sender { worker: &worker, kind, deadline, connect, header };
             // Set before the server closes the connection, so that this does not count as a lost server.
             entry.is_doomed.store(!query_only, Ordering::Release);
-            if let Err(refusal) = sender.send(&pool, backend, thread_id, query_only).await {
+            if let Err(refusal) = sender.send(&pool, place, query_only).await {
                 entry.is_doomed.store(false, Ordering::Release);
                 return self.refuse(sequence, refusal).await;
             }
@@ -263,11 +398,12 @@ impl Session {
             return self.refuse(sequence, Refusal::of_server(ServerError::not_owner(id))).await;
         }
         drop(aim);
-        if !query_only {
-            entry.is_killed.store(true, Ordering::Release);
-            entry.waker.wake_by_ref();
+        match query_only {
+            true => entry.is_interrupted.store(true, Ordering::Release),
+            false => entry.is_killed.store(true, Ordering::Release),
         }
-        self.send_ok(sequence).await
+        entry.waker.wake_by_ref();
+        self.answer_ok(sequence).await
     }
 
     /// Handles a connection whose statement no client waits for: kills the connection, which ends the
@@ -281,6 +417,10 @@ impl Session {
             let waker = std::future::poll_fn(|context| std::task::Poll::Ready(context.waker().clone())).await;
             let deadline = worker.deadlines.register(waker);
             let Attached { chosen, server, .. } = attached;
+            if server.connection.moves() != chosen.backend().shared.resolved.moves() {
+                // At the address of now, the id would be that of a stranger's connection.
+                return;
+            }
             let address = chosen.backend().shared.address.clone();
             let (kind, deadline) = (&server.kind, &deadline);
             let sender = Sender { worker: &worker, kind, deadline, connect, header };
@@ -306,19 +446,14 @@ struct Sender<'a> {
 }
 
 impl Sender<'_> {
-    async fn send(
-        &self,
-        pool: &Rc<WorkerPool>,
-        backend: u64,
-        thread_id: u32,
-        query_only: bool,
-    ) -> Result<(), Refusal> {
+    async fn send(&self, pool: &Rc<WorkerPool>, place: Place, query_only: bool) -> Result<(), Refusal> {
         // The KILL goes to the server of the connection, even if it is full or would not be picked now.
-        let index = pool.backends.iter().position(|it| it.shared.balance.id() == backend);
-        let Some(index) = index else {
+        let servers = pool.backends.iter().enumerate();
+        let mut fitting = servers.filter(|(_, it)| short_id_now(it) == place.server);
+        let (Some((index, _)), None) = (fitting.next(), fitting.next()) else {
             return Err(Refusal::failed("the server of the connection is away", &pool.shared.config.name));
         };
-        self.send_to(pool.choose_at(index), thread_id, query_only).await
+        self.send_to(pool.choose_at(index), place.thread_id, query_only).await
     }
 
     async fn send_to(&self, chosen: Chosen, thread_id: u32, query_only: bool) -> Result<(), Refusal> {
@@ -373,5 +508,26 @@ impl Sender<'_> {
         server.statements = ServerStatements::counted_in(chosen.backend().shared.prepared.clone());
         settle(&mut server, &self.worker.buffers, self.deadline, None).await?;
         Ok((server, beyond))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worker::tests::serving;
+
+    #[tokio::test(flavor = "local")]
+    async fn a_place_is_that_of_one_server_at_one_address() {
+        let (worker, _) = serving(
+            "[listener.db]\nprotocol = 'mysql'\nbind = '127.0.0.1:3306'\npool = 'db'\n[pool.db]\n\
+             backends = ['10.0.0.1:3306', '10.0.0.2:3306']\n[pool.db.mysql]\ntopology = 'static'\n",
+        );
+        let pool = worker.pool("db").expect("the pool of the config");
+        let [one, other] = [0, 1].map(|index| &*pool.backends[index]);
+        assert_ne!(short_id(one, 0), short_id(other, 0));
+        assert_ne!(short_id(one, 0), short_id(one, 1), "its name has another address since");
+        assert_eq!(short_id(one, 0), short_id_now(one));
+        let place = Place { server: short_id(one, 0), thread_id: 0x8000_0001 };
+        assert!(Place::of(place.bits()) == Some(place) && Place::of(0).is_none());
     }
 }

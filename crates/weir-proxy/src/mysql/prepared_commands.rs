@@ -123,6 +123,11 @@ impl Session {
             let refusal = Refusal::of_server(failure::rolled_back());
             return self.refuse_execution(&incoming, id, refusal).await;
         }
+        if verdict.kill.is_some()
+            && let Some(done) = Box::pin(self.kill_by_execution(incoming, id, &verdict)).await
+        {
+            return done;
+        }
         let running = Running {
             incoming,
             command: ClientCommand::StmtExecute,

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
+use weir_balance::Role;
 use weir_io::clock;
+use weir_mysql::SplitAccess;
 use weir_mysql::gtid::GtidSet;
 
 use super::acquire::{Attached, number};
@@ -20,7 +22,33 @@ const CATCH_UP: &str = "1";
 /// Longest GTID set that a session waits for (bytes), enough for some hundred sources.
 const SET_BYTES: usize = 8000;
 
+/// What a session has written, and where its reads may not see that yet.
+#[derive(Default)]
+pub struct Written {
+    /// GTIDs that the session has committed and its reads must see.
+    pub gtids: Option<GtidSet>,
+    /// The servers, by [`weir_balance::Backend::id`], that were taken to have executed these GTIDs when they
+    /// were reported. They replicate fast, or what was known of them is from before a `RESET BINARY LOGS AND
+    /// GTIDS`, after which the same GTIDs are given to other transactions. So they are asked.
+    doubted: Vec<u64>,
+}
+
 impl Session {
+    /// Records the GTIDs of a write of the session.
+    pub fn note_written(&mut self, gtids: GtidSet) {
+        self.written.doubted.clear();
+        if self.facts.access == SplitAccess::Auto
+            && let Some(pool) = self.pool()
+        {
+            let executed = pool.backends.iter().filter(|backend| {
+                let role = backend.shared.balance.role();
+                role != Some(Role::Primary) && backend.kept::<IdleServers>().has_executed(backend, &gtids)
+            });
+            self.written.doubted.extend(executed.map(|backend| backend.shared.balance.id()));
+        }
+        self.written.gtids = Some(gtids);
+    }
+
     /// Finds out which GTIDs reads must see, after the error of a statement that may have committed
     /// something: error packets do not report GTIDs.
     pub async fn learn_writes(&mut self) {
@@ -49,7 +77,9 @@ impl Session {
             let executed = GtidSet::parse(&said);
             // Without GTIDs there is nothing to wait for.
             if said.is_empty() || executed.is_some() {
-                self.written = executed.or_else(|| self.written.take());
+                if let Some(executed) = executed {
+                    self.note_written(executed);
+                }
                 self.has_untold_writes = false;
             }
         }
@@ -58,7 +88,7 @@ impl Session {
     /// Forgets the session's writes if the primary does not have them: they were lost with an earlier
     /// primary, and no server would ever have them.
     pub async fn forget_lost_writes(&mut self, attached: &mut Attached) {
-        let Some(written) = &self.written else { return };
+        let Some(written) = &self.written.gtids else { return };
         let sql = format!("SELECT GTID_SUBSET(_utf8mb4'{written}', @@GLOBAL.gtid_executed)");
         self.deadline.set(own::until());
         let asked = Own::Query(sql.as_bytes());
@@ -67,7 +97,7 @@ impl Session {
         if let Ok(OwnAnswer::Rows(rows)) = answer
             && is_zero(&rows)
         {
-            self.written = None;
+            self.written = Written::default();
         }
     }
 
@@ -78,10 +108,12 @@ impl Session {
         idle: &IdleServers,
         chosen: &Chosen,
     ) -> Result<(), Unfit> {
-        let Some(written) = &self.written else { return Ok(()) };
+        let Some(written) = &self.written.gtids else { return Ok(()) };
         let waits = chosen.pool.shared.config.mysql.as_ref().is_some_and(|mysql| mysql.read_your_writes);
         let backend = chosen.backend();
-        if !waits || idle.has_executed(backend, written) {
+        let id = backend.shared.balance.id();
+        let is_doubted = self.written.doubted.contains(&id);
+        if !waits || (!is_doubted && idle.has_executed(backend, written)) {
             return Ok(());
         }
         // Read before the query: a reset that is noticed meanwhile may be later than the answer.
@@ -106,11 +138,15 @@ impl Session {
                     idle.note_executed(&executed, resets);
                 }
                 cells.catch_ups.increment();
+                self.written.doubted.retain(|doubted| *doubted != id);
                 Ok(())
             }
             // The server has no GTIDs, or did not catch up in time.
             _ => {
                 cells.behind.increment();
+                if is_doubted {
+                    backend.shared.gtid_resets.fetch_add(1, Ordering::Release);
+                }
                 Err(Unfit::Behind)
             }
         }

@@ -3,6 +3,7 @@
 //! text; when there are too many, those with nothing bound to them are closed.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use weir_io::clock;
 
@@ -10,11 +11,48 @@ use super::acquire::{Attached, give_back};
 use super::own::{self, NOTHING};
 use super::server::IdleServers;
 use super::session::Session;
+use crate::evictions;
+
+/// How often a statement is prepared again on a server that had no room for it.
+const ATTEMPTS: u32 = 4;
+/// How long a server has at first to close statements of connections whose answer nobody awaits. Doubled each
+/// time that it still has no room.
+const SOON: Duration = Duration::from_millis(5);
+
+/// How often room was made for one statement.
+#[derive(Default)]
+pub struct RoomMade {
+    attempts: u32,
+    /// Whether other workers have closed statements, too.
+    is_elsewhere: bool,
+}
 
 impl Session {
     /// Makes room on a server that has none for another statement: closes all statements with nothing bound
-    /// to them, on the attached connection and on this worker's idle ones. Returns whether there is room now.
-    pub async fn make_room(&mut self) -> bool {
+    /// to them, on the attached connection and on this worker's idle ones, and then on those of the other
+    /// workers. Returns whether there may be room now.
+    pub async fn make_room(&mut self, made: &mut RoomMade) -> bool {
+        made.attempts += 1;
+        if made.attempts > ATTEMPTS {
+            return false;
+        }
+        if self.make_room_here().await {
+            return true;
+        }
+        if !made.is_elsewhere {
+            let Some(Attached { chosen, .. }) = &self.attached else { return false };
+            let count = evictions::of_statements(&self.worker, &chosen.backend().shared.prepared).await;
+            chosen.backend().cells().statements_closed.add(count as u64);
+            made.is_elsewhere = count > 0;
+        }
+        if made.is_elsewhere {
+            tokio::time::sleep(SOON * (1 << made.attempts)).await;
+            self.now = clock::now();
+        }
+        made.is_elsewhere
+    }
+
+    async fn make_room_here(&mut self) -> bool {
         let Some(Attached { chosen, server, .. }) = &mut self.attached else { return false };
         self.deadline.set(own::until());
         let ids = server.statements.take_all();

@@ -23,6 +23,7 @@ use super::is_relayed;
 use super::kill::{Killable, next_connection_id};
 use super::login::{self, Candidate, ClientLoggedIn, LoginTerms};
 use super::prepared::ClientStatements;
+use super::read_your_writes::Written;
 use super::relayed::Relaying;
 use super::report::Report;
 use super::server::ConnectionKind;
@@ -153,13 +154,14 @@ async fn open(
         insert_id: Some(0),
         insert_id_before: Some(0),
         is_without_warnings: true,
+        has_left_rows: false,
         refused: None,
         is_made_read_only: false,
         suited: None,
         statements: ClientStatements::default(),
         has_lost_transaction: false,
         has_untold_writes: false,
-        written: None,
+        written: Written::default(),
         report: report.into_inner(),
     });
     session.begin(&confirmed);

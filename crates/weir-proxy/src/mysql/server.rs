@@ -350,6 +350,10 @@ impl Keep for IdleServers {
         count
     }
 
+    fn close_statements(&self) -> usize {
+        IdleServers::close_statements(self, || true)
+    }
+
     fn retire(&self, now: Duration, longest: Duration, moves: u32) {
         self.idle.borrow_mut().retain_mut(|idle| {
             let idle_for = now.saturating_sub(idle.since);

@@ -17,7 +17,6 @@ use weir_io::wait::{receive_ready, send_all};
 use weir_mysql::capability::{Capabilities, StatusFlags};
 use weir_mysql::command::ClientCommand;
 use weir_mysql::error_number::ER_UNKNOWN_COM_ERROR;
-use weir_mysql::gtid::GtidSet;
 use weir_mysql::outcome::{OK, OkPacket};
 use weir_mysql::packet::{HEADER_BYTES, MAX_PAYLOAD_BYTES, PacketHeader, write_packet_with};
 use weir_mysql::state::TrackedState;
@@ -33,6 +32,7 @@ use super::leaving::cut_off_at;
 use super::login::Candidate;
 use super::outcome::NOT_BEGUN;
 use super::prepared::{Bound, ClientStatements};
+use super::read_your_writes::Written;
 use super::report::Report;
 use super::server::ConnectionKind;
 use crate::backends::WorkerPool;
@@ -105,6 +105,9 @@ pub struct Session {
     pub insert_id_before: Option<u64>,
     /// Whether the last statement had neither warnings nor an error.
     pub is_without_warnings: bool,
+    /// Whether the last statement was a read that returned rows or none, so that ROW_COUNT() is -1 wherever it
+    /// is asked for.
+    pub has_left_rows: bool,
     /// Weir's own error for the last statement; `None` if a server answered it.
     pub refused: Option<ServerError>,
     /// On a listener for reads: whether Weir has made the session's transactions READ ONLY, because its
@@ -117,8 +120,7 @@ pub struct Session {
     pub has_lost_transaction: bool,
     /// Whether a statement has failed that may have committed something that no answer reported.
     pub has_untold_writes: bool,
-    /// GTIDs that the session has committed and its reads must see.
-    pub written: Option<GtidSet>,
+    pub written: Written,
     pub report: Report,
 }
 
@@ -415,20 +417,33 @@ impl Session {
         self.send(&out).await
     }
 
-    /// Answers a command with an error; `sequence` is the id of the error packet. Err if the refusal ends the
-    /// session.
-    pub async fn refuse(&mut self, sequence: u8, refusal: Refusal) -> Result<(), End> {
-        let mut out = Vec::with_capacity(128);
-        refusal.error.write(&mut out, sequence);
-        // A server would add such an error to the diagnostics of the previous statement, which are unknown
-        // here.
-        let adds = NOT_BEGUN.contains(&refusal.error.code) || refusal.error.code == ER_UNKNOWN_COM_ERROR;
-        (self.is_without_warnings, self.refused) = (false, Some(refusal.error).filter(|_| !adds));
+    /// Notes that a statement which no server has seen replaced the warnings and the count of the one before.
+    fn note_replaced(&mut self) {
+        self.has_left_rows = false;
         let replaced = ReadsBack::WARNINGS.and(ReadsBack::ROW_COUNT);
         self.here = self.here.without(replaced);
         if let Some(left_at) = &mut self.left_at {
             left_at.here = left_at.here.without(replaced);
         }
+    }
+
+    /// Answers a statement that Weir itself has run, as [`Session::send_ok`] does. It had no warnings.
+    pub async fn answer_ok(&mut self, sequence: u8) -> Result<(), End> {
+        (self.is_without_warnings, self.refused) = (true, None);
+        self.note_replaced();
+        self.send_ok(sequence).await
+    }
+
+    /// Answers a command with an error; `sequence` is the id of the error packet. Err if the refusal ends the
+    /// session.
+    pub async fn refuse(&mut self, sequence: u8, refusal: Refusal) -> Result<(), End> {
+        let mut out = Vec::with_capacity(128);
+        refusal.error.in_charset(self.state.variable("character_set_results")).write(&mut out, sequence);
+        // A server would add such an error to the diagnostics of the previous statement, which are unknown
+        // here.
+        let adds = NOT_BEGUN.contains(&refusal.error.code) || refusal.error.code == ER_UNKNOWN_COM_ERROR;
+        (self.is_without_warnings, self.refused) = (false, Some(refusal.error).filter(|_| !adds));
+        self.note_replaced();
         match refusal.end {
             None => self.send(&out).await,
             Some(end) => {
@@ -448,7 +463,7 @@ impl Session {
         (self.pins, self.held, self.insert_id) = (LeftBehind::NONE, ReadsBack::NONE, Some(0));
         self.insert_id_before = Some(0);
         (self.is_without_warnings, self.left_at, self.here) = (true, None, ReadsBack::NONE);
-        (self.refused, self.is_made_read_only) = (None, false);
+        (self.refused, self.is_made_read_only, self.has_left_rows) = (None, false, false);
         self.statements.clear();
         self.has_lost_transaction = false;
     }

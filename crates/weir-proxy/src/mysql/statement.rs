@@ -23,6 +23,7 @@ use super::failure::Refusal;
 use super::outcome::Outcome;
 use super::own;
 use super::prepared::{Bound, StatementText};
+use super::room::RoomMade;
 use super::session::{CLIENT_PATIENCE, Incoming, Session};
 use super::upload::{Beginning, Source, done_with};
 
@@ -124,7 +125,11 @@ impl Session {
             is_pinned: !self.pins.is_empty() || self.statements.is_any_bound(),
         };
         let mut exchanged = self.exchange(running, beginning, begun).await?;
-        if running.prepares.is_some() && exchanged.wants_room() && Box::pin(self.make_room()).await {
+        let mut made = RoomMade::default();
+        while running.prepares.is_some()
+            && exchanged.wants_room()
+            && Box::pin(self.make_room(&mut made)).await
+        {
             exchanged = self.exchange(running, Beginning::default(), begun).await?;
         }
         let Exchanged { answered, mut outcome, forwarded, is_done_with } = exchanged;
@@ -343,6 +348,7 @@ impl Session {
         if verdict.reads_back.has(ReadsBack::CONNECTION_ID) {
             // The client was given the id of this very connection.
             self.pins |= LeftBehind::ANYTHING;
+            self.killable.note_told();
         }
         // Of all that ends a transaction, only these certainly clear the characteristics for the next one.
         // `SET autocommit = 1` even keeps READ ONLY of this transaction for it.
@@ -398,10 +404,11 @@ impl Session {
     /// to one of Weir's own statements showed unknown state on the connection.
     pub fn take_told(&mut self) {
         let Some(attached) = &mut self.attached else { return };
+        let is_unknown = std::mem::take(&mut attached.server.is_unknown);
         if let Some(gtids) = attached.server.gtids.take().filter(|gtids| !gtids.is_empty()) {
-            self.written = Some(gtids);
+            self.note_written(gtids);
         }
-        if std::mem::take(&mut attached.server.is_unknown) {
+        if is_unknown {
             let before = self.pins;
             self.pins |= LeftBehind::ANYTHING;
             self.count_pins(before);
@@ -456,6 +463,9 @@ impl Session {
                 running.command == ClientCommand::StmtPrepare || verdict.kind == StatementKind::Diagnostics;
             if !keeps_count || outcome.error.is_some() {
                 self.here |= ReadsBack::ROW_COUNT;
+                let is_read = matches!(verdict.kind, StatementKind::Select | StatementKind::Show);
+                self.has_left_rows =
+                    is_read && outcome.has_rows && outcome.error.is_none() && !running.asks_cursor;
             }
             // Statements that show diagnostics leave them as they are.
             let only_shows = verdict.reads_back.has(ReadsBack::WARNINGS)
@@ -481,6 +491,7 @@ impl Session {
     /// Notes that ROW_COUNT() no longer belongs to the last statement: some commands set it on their
     /// connection.
     pub fn forget_row_count(&mut self) {
+        self.has_left_rows = false;
         self.here = self.here.without(ReadsBack::ROW_COUNT);
         if let Some(left_at) = &mut self.left_at {
             left_at.here = left_at.here.without(ReadsBack::ROW_COUNT);
