@@ -148,13 +148,13 @@ install_clients() {
 
 # The cluster that MySQL's tests are made before comes from where the lab has it.
 install_cluster() {
-    ! { lab/peers path mysqld && lab/peers path mysql && lab/peers path sysbench && lab/peers path mariadbd; } >/dev/null 2>&1 || return 0
+    ! { lab/peers path mysqld && lab/peers path mysql && lab/peers path mysqlrouter && lab/peers path sysbench && lab/peers path mariadbd; } >/dev/null 2>&1 || return 0
     if [ "$(id -u)" -ne 0 ]; then
-        say "mysqld, mysql, mariadbd, mariadb or sysbench is missing; as root run: lab/peers install mysqld mysql mariadbd mariadb sysbench"
+        say "mysqld, mysql, mysqlrouter, mariadbd, mariadb or sysbench is missing; as root run: lab/peers install mysqld mysql mysqlrouter mariadbd mariadb sysbench"
         return 1
     fi
-    say "installing mysqld, mysql, mariadbd, mariadb and sysbench"
-    lab/peers install mysqld mysql mariadbd mariadb sysbench
+    say "installing mysqld, mysql, mysqlrouter, mariadbd, mariadb and sysbench"
+    lab/peers install mysqld mysql mysqlrouter mariadbd mariadb sysbench
 }
 
 check_rust() {

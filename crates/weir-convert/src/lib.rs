@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod arc2;
+mod mysqlrouter;
 mod paths;
 mod verdicts;
 mod write;
@@ -189,9 +190,12 @@ pub fn convert(text: &str) -> Result<Converted, NotConverted> {
 ///
 /// # Errors
 /// The text is not of a program that is known here, or can't be parsed.
-pub fn convert_with(text: &str, _files: &dyn SourceFiles) -> Result<Converted, NotConverted> {
+pub fn convert_with(text: &str, files: &dyn SourceFiles) -> Result<Converted, NotConverted> {
     if arc2::looks_like(text) {
         return arc2::convert(text);
+    }
+    if mysqlrouter::looks_like(text) {
+        return mysqlrouter::convert(text, files);
     }
     let refused = |program: &str, page: &str| {
         let message = format!("this looks like a configuration of {program}, which is not converted yet");
@@ -210,7 +214,8 @@ pub fn convert_with(text: &str, _files: &dyn SourceFiles) -> Result<Converted, N
     let message = "this is no configuration that can be converted".to_owned();
     Err(NotConverted {
         message,
-        hint: "expected one of ARC2 Proxy, a TOML file with `[[proxy_rules]]`".to_owned(),
+        hint: "expected one of ARC2 Proxy, a TOML file with `[[proxy_rules]]`, or of MySQL Router, with `[routing:NAME]`"
+            .to_owned(),
     })
 }
 

@@ -24,7 +24,8 @@ impl Verdicts {
         self.say(line, name, DirectiveVerdict::Unsupported, note.into());
     }
 
-    fn say(&mut self, line: usize, name: &str, verdict: DirectiveVerdict, note: String) {
+    /// Says it with a verdict that was found elsewhere.
+    pub fn say(&mut self, line: usize, name: &str, verdict: DirectiveVerdict, note: String) {
         let file = String::new();
         self.directives.push(Directive { file, line, name: name.to_owned(), verdict, note });
     }

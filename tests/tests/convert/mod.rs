@@ -1,5 +1,7 @@
 //! `weir convert`: what comes out is taken by `weir check` and serves.
 
+mod mysqlrouter;
+
 use weir_tests::dialogue::{Backend, PATIENCE, Setup, Weir, Wire, free_address, run_tool, weir_binary};
 
 /// The file that seed 001 was measured with, at ports of ours.

@@ -39,7 +39,8 @@ pub struct Cluster {
 pub struct Member {
     /// Where it takes connections.
     pub address: SocketAddr,
-    pid_file: PathBuf,
+    /// Its data directory, with the certificates that it has made.
+    pub data: PathBuf,
 }
 
 impl Cluster {
@@ -96,13 +97,14 @@ fn member(line: &str) -> Option<Member> {
     let mut words = line.strip_prefix("member ")?.split(' ').skip(1);
     let address = words.next()?.trim_end_matches(',').parse().ok()?;
     let data = PathBuf::from(words.last()?);
-    Some(Member { address, pid_file: data.with_file_name("pid") })
+    Some(Member { address, data })
 }
 
 impl Member {
     /// Sends its process a signal.
     pub fn gets(&self, signal: Signal) {
-        let text = std::fs::read_to_string(&self.pid_file).expect("the server runs and says its number");
+        let text = std::fs::read_to_string(self.data.with_file_name("pid"));
+        let text = text.expect("the server runs and says its number");
         let pid = text.trim().parse().ok().and_then(Pid::from_raw).expect("a number");
         kill_process(pid, signal).expect("a process of ours");
     }

@@ -9,7 +9,7 @@ use crate::exit::Exit;
 /// What is converted, and where it goes.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Configuration of another program: ARC2 Proxy's `arc2.toml`
+    /// Configuration of another program: ARC2 Proxy's `arc2.toml`, MySQL Router's `mysqlrouter.conf`
     pub file: PathBuf,
     /// Write the weir.toml to this file instead of standard output; an existing file is not overwritten
     #[arg(long, short, value_name = "FILE")]
