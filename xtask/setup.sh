@@ -42,6 +42,7 @@ redis-server      | test  | a backend that is asked in its own protocol; its ser
 unbound           | test  | a name server whose answers change; its service is disabled
 knot              | test  | a name server that takes signed updates; its service is disabled
 gunicorn          | test  | a backend of one worker, which slow clients hold
+logrotate         | test  | rotates logs while they are written, as the package says
 rsyslog           | test  | a daemon that logs are sent to; its service is disabled
 zstd              | test  | a decoder of what is compressed for clients
 '

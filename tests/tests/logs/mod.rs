@@ -2,6 +2,7 @@
 
 mod by_route;
 mod own;
+mod rotation;
 mod several;
 mod syslog;
 mod unopened;
