@@ -2,6 +2,7 @@
 
 mod arrivals;
 mod buffer_directory;
+mod buffer_directory;
 mod changes;
 mod composed;
 mod conversations;
