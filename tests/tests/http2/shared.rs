@@ -3,6 +3,7 @@
 
 use weir_tests::dialogue::http2::{
     END_STREAM, Frame, Http2, Outcome, PREFACE, code, frame, get, headers, kind, request, reset, setting,
+    window_update,
 };
 use weir_tests::dialogue::{ScriptedBackend, Setup, Weir, until};
 use weir_tests::network::Network;
@@ -491,4 +492,41 @@ fn requests_above_the_last_stream_of_a_goaway_with_an_error_are_sent_over_anothe
         while next.receives_frame().is_ok() {}
     }
     assert_eq!(weir.metric("weir_backend_ejections_total", &[]), 0.0);
+}
+
+/// RFC 9113 section 5.2: the window of the connection is one for all of its streams.
+#[test]
+fn b27_content_that_a_backend_does_not_read_keeps_nobody_elses_waiting() {
+    /// The window of a connection whose server says nothing else (section 6.9.2).
+    const WINDOW: usize = 65_535;
+    let backend = ScriptedBackend::start();
+    let weir = weir_before(&backend, NO_HEALTH);
+    let mut unread = weir.client("web");
+    let length = 2 * WINDOW;
+    unread.sends(format!("POST /unread HTTP/1.1\r\nhost: a.test\r\ncontent-length: {length}\r\n\r\n"));
+    unread.sends(vec![b'a'; length]);
+    let mut first = accepts(&backend);
+    let held = first.receives_request();
+    let mut taken = 0;
+    while taken < WINDOW {
+        taken += first.receives(kind::DATA, held).payload.len();
+    }
+    let mut other = weir.client("web");
+    other.sends("POST / HTTP/1.1\r\nhost: a.test\r\ncontent-length: 4\r\n\r\nsome");
+    let mut second = accepts(&backend);
+    let stream = second.receives_request();
+    assert_eq!(second.receives(kind::DATA, stream).payload, b"some");
+    answers(&mut second, stream);
+    assert_eq!(other.receives_status(200).text(), "hello");
+    // What has no content needs no window.
+    other.sends("GET / HTTP/1.1\r\nhost: a.test\r\n\r\n");
+    answers_next(&mut first);
+    assert_eq!(other.receives_status(200).text(), "hello");
+    first.sends([window_update(0, WINDOW as u32), window_update(held, WINDOW as u32)].concat());
+    while taken < length {
+        taken += first.receives(kind::DATA, held).payload.len();
+    }
+    answers(&mut first, held);
+    assert_eq!(unread.receives_status(200).text(), "hello");
+    backend.has_nobody_waiting();
 }

@@ -192,20 +192,14 @@ fn an_exchange_whose_request_came_with_the_preface_outlives_the_times_for_heads_
     assert_eq!(client.outcome_of(1), Outcome::Answered(200, b"hello".to_vec()));
 }
 
-/// Fills the window of a connection to a backend, which answers nothing: the other requests on it wait for
-/// room.
-fn fills_the_window(weir: &Weir, backend: &ScriptedBackend) -> (Wire, Http2) {
-    const WINDOW_BYTES: usize = 65_535;
-    let mut filling = weir.client("web");
-    filling.sends("POST /other HTTP/1.1\r\nhost: a\r\ncontent-length: 100000\r\n\r\n");
-    filling.sends([b'x'; WINDOW_BYTES]);
-    let mut server = Http2::server(backend.accepts(), b"");
-    let stream = server.receives_request();
-    let mut filled = 0;
-    while filled < WINDOW_BYTES {
-        filled += server.receives(kind::DATA, stream).payload.len();
-    }
-    (filling, server)
+/// A backend that lets nobody send content from the second request on, and answers nothing; with the client
+/// of the first.
+fn takes_no_content(weir: &Weir, backend: &ScriptedBackend) -> (Wire, Http2) {
+    let mut first = weir.client("web");
+    first.sends("GET /other HTTP/1.1\r\nhost: a\r\n\r\n");
+    let mut server = Http2::server(backend.accepts(), &setting(INITIAL_WINDOW, 0));
+    server.receives_request();
+    (first, server)
 }
 
 #[test]
@@ -215,7 +209,7 @@ fn clients_that_leave_while_their_content_waits_for_a_backends_window_give_their
         BOTH.replacen("[pool.app]", "timeout = { backend = \"1h\", client_body = \"1h\" }\n[pool.app]", 1);
     let config = format!("[runtime]\nworkers = 1\n{listener}protocol = \"h2\"\n");
     let weir = Setup::of(&config).with("app", backend.address()).start();
-    let (_filling, mut server) = fills_the_window(&weir, &backend);
+    let (_first, mut server) = takes_no_content(&weir, &backend);
     let under_way = |count: f64| {
         let found = || weir.metric("weir_backend_in_flight", &[("pool", "app")]);
         until(&format!("{count} requests to be under way"), || (found() == count).then_some(()));

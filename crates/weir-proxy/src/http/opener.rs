@@ -94,7 +94,8 @@ impl Opener<'_> {
     ) -> Result<(Busy<Connection>, bool), Failure> {
         let backend = self.chosen.backend();
         let moves = backend.shared.resolved.moves();
-        match backend.kept::<Kept>().h2.stream_slot(moves) {
+        let has_content = !without_body || facts.upgrade;
+        match backend.kept::<Kept>().h2.stream_slot(moves, has_content) {
             Some(slot) => {
                 backend.cells().reused.increment();
                 Ok((self.send_over(slot, facts, without_body).await?, true))
@@ -111,7 +112,8 @@ impl Opener<'_> {
         facts: &Facts,
         without_body: bool,
     ) -> Result<(Busy<Connection>, bool), Failure> {
-        match Box::pin(self.wait_for_shared(offer)).await? {
+        let has_content = !without_body || facts.upgrade;
+        match Box::pin(self.wait_for_shared(offer, has_content)).await? {
             Got::Slot(slot) => Ok((self.send_over(slot, facts, without_body).await?, false)),
             Got::Own(connection) => Ok((Busy::first(Connection::of_wire(connection)), false)),
         }
@@ -262,7 +264,8 @@ impl Opener<'_> {
     ) -> Result<(Busy<Connection>, bool), Failure> {
         let backend = self.chosen.backend();
         let kept = backend.kept::<Kept>();
-        if let Some(slot) = kept.h2.stream_slot(backend.shared.resolved.moves()) {
+        let has_content = !without_body || facts.upgrade;
+        if let Some(slot) = kept.h2.stream_slot(backend.shared.resolved.moves(), has_content) {
             backend.cells().reused.increment();
             return Ok((self.send_over(slot, facts, without_body).await?, true));
         }
@@ -275,14 +278,14 @@ impl Opener<'_> {
     /// Opens a connection to be shared, or waits until another exchange has. If `offer` lets the backend
     /// choose, exchanges for a backend whose choice is not known, or is HTTP/2, share what the first of them
     /// gets. Nobody waits for another exchange if the backend chose HTTP/1.1.
-    async fn wait_for_shared(&mut self, offer: Offer) -> Result<Got, Failure> {
+    async fn wait_for_shared(&mut self, offer: Offer, has_content: bool) -> Result<Got, Failure> {
         let picks = offer == Offer::Either;
         let backend = self.chosen.backend();
         let connections = backend.kept::<Kept>().h2.clone();
         let began = clock::now();
         self.requester.wait(began, self.connect);
         loop {
-            if let Some(slot) = connections.stream_slot(backend.shared.resolved.moves()) {
+            if let Some(slot) = connections.stream_slot(backend.shared.resolved.moves(), has_content) {
                 self.exchange.ledger.connect = Some(clock::now().saturating_sub(began));
                 return Ok(Got::Slot(slot));
             }
@@ -302,7 +305,8 @@ impl Opener<'_> {
             }
             // The backend chose HTTP/1.1 before, so other exchanges may have opened a shared connection
             // meanwhile.
-            if picks && let Some(slot) = connections.stream_slot(backend.shared.resolved.moves()) {
+            if picks && let Some(slot) = connections.stream_slot(backend.shared.resolved.moves(), has_content)
+            {
                 return Ok(Got::Slot(slot));
             }
             return self.begin_shared(&connections, connection).await.map(Got::Slot);

@@ -22,6 +22,7 @@ use crate::http::h2::connections::{BackendConnection, BackendConnections, Stream
 use crate::http::h2::heard::Heard;
 use crate::http::h2::presence::Presence;
 use crate::http::h2::resets::Resets;
+use crate::http::h2::send_window::SendWindow;
 use crate::http::h2::stream::Stream as RequestStream;
 use crate::http::h2::wire::Wire;
 
@@ -97,8 +98,9 @@ impl BackendConnections {
             .max_local_error_reset_streams(None);
         // If not even the kernel at the other end answers any more, there is no point in waiting longer.
         stream.end_when_unacknowledged(UNACKNOWLEDGED);
-        let heard = Rc::new(Heard::default());
-        let mut handshake = pin!(builder.handshake::<Wire, Bytes>(Wire::of_backend(stream, heard.clone())));
+        let (heard, window) = (Rc::new(Heard::default()), Rc::new(SendWindow::default()));
+        let wire = Wire::of_backend(stream, heard.clone(), window.clone());
+        let mut handshake = pin!(builder.handshake::<Wire, Bytes>(wire));
         let (sender, mut frames) = poll_fn(|context| match handshake.as_mut().poll(context) {
             Poll::Ready(result) => {
                 Poll::Ready(result.map_err(|error| WaitError::Broken(io::Error::other(error))))
@@ -114,6 +116,7 @@ impl BackendConnections {
             settings_due: clock::now() + patience,
             idle_since: Cell::new(clock::now()),
             heard: heard.clone(),
+            window,
             resets: Resets::default(),
         });
         let driven = Driven {

@@ -11,6 +11,7 @@ use weir_io::clock;
 
 use crate::http::h2::heard::Heard;
 use crate::http::h2::resets::Resets;
+use crate::http::h2::send_window::SendWindow;
 use crate::http::shared_connections::SharedConnections;
 
 /// Longest time for a backend to send its settings (RFC 9113 §3.4: they come first). It is shorter if the
@@ -32,6 +33,7 @@ pub struct BackendConnection {
     pub(super) settings_due: Duration,
     pub(super) idle_since: Cell<Duration>,
     pub(super) heard: Rc<Heard>,
+    pub(super) window: Rc<SendWindow>,
     pub(super) resets: Resets,
 }
 
@@ -114,11 +116,13 @@ impl StreamSlot {
 }
 
 impl BackendConnections {
-    /// A place on an open connection to the backend's current address; `None` if there is none.
-    pub fn stream_slot(self: &Rc<Self>, moves: u32) -> Option<StreamSlot> {
+    /// A place on an open connection to the backend's current address, for a request that `has_content` or
+    /// has none; `None` if there is none.
+    pub fn stream_slot(self: &Rc<Self>, moves: u32, has_content: bool) -> Option<StreamSlot> {
         let mut open = self.open.borrow_mut();
         open.retain(|connection| !connection.is_over.get());
-        let connection = open.iter().find(|connection| connection.moves == moves && connection.has_room())?;
+        let is_free = |it: &&Rc<BackendConnection>| it.moves == moves && it.has_room(has_content);
+        let connection = open.iter().find(is_free)?;
         connection.streams.set(connection.streams.get() + 1);
         Some(StreamSlot::of(connection.clone(), self.clone()))
     }
@@ -142,7 +146,11 @@ impl BackendConnections {
 }
 
 impl BackendConnection {
-    fn has_room(&self) -> bool {
+    fn has_room(&self, has_content: bool) -> bool {
+        // Its content would wait until the backend reads that of others (threat B27).
+        if has_content && self.window.is_narrow() {
+            return false;
+        }
         // Many backends allow fewer streams than RFC 9113 recommends, and refuse further ones.
         let most = if self.awaits_settings() { 1 } else { self.sender.borrow().current_max_send_streams() };
         self.streams.get() < most

@@ -13,6 +13,8 @@ pub mod kind {
     pub const HEADERS: u8 = 1;
     /// The premature end of a stream (§6.4).
     pub const RST_STREAM: u8 = 3;
+    /// More room for content, on a stream or on the connection (§6.9).
+    pub const WINDOW_UPDATE: u8 = 8;
     /// More of the fields that a frame of [`HEADERS`] began (§6.10).
     pub const CONTINUATION: u8 = 9;
 }
@@ -70,7 +72,7 @@ pub enum Part<'b> {
     Payload(&'b [u8]),
 }
 
-/// The position in the frames of a client's connection.
+/// The position in the frames that one side of a connection sends.
 #[derive(Debug)]
 pub struct Frames {
     /// The received part of a header.
@@ -81,12 +83,18 @@ pub struct Frames {
 }
 
 impl Default for Frames {
+    /// For a client, which begins with its preface.
     fn default() -> Frames {
         Frames { header: [0; HEADER_BYTES], header_bytes: 0, preface_left: PREFACE.len(), payload_left: 0 }
     }
 }
 
 impl Frames {
+    /// For a server, which sends no preface.
+    pub fn of_server() -> Frames {
+        Frames { preface_left: 0, ..Frames::default() }
+    }
+
     /// Takes the next part off the front of `received`; `None` when nothing is left.
     pub fn next<'b>(&mut self, received: &mut &'b [u8]) -> Option<Part<'b>> {
         let preface = self.preface_left.min(received.len());

@@ -11,6 +11,7 @@ mod heard;
 mod malformed;
 mod presence;
 mod resets;
+mod send_window;
 mod server;
 mod stream;
 mod turn;

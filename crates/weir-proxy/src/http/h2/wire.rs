@@ -25,6 +25,7 @@ use crate::http::h2::flood_budget::FloodBudget;
 use crate::http::h2::frames::{Frames, Part};
 use crate::http::h2::heard::Heard;
 use crate::http::h2::malformed::MalformedRequests;
+use crate::http::h2::send_window::SendWindow;
 use crate::http::h2::turn::Turn;
 
 /// Receives in a row of which nothing is left, before other tasks get their turn.
@@ -158,6 +159,8 @@ pub struct Wire {
     watched: Option<Rc<Watched>>,
     /// For a backend: what was received from it.
     heard: Option<Rc<Heard>>,
+    /// For a backend: how much content it takes.
+    window: Option<Rc<SendWindow>>,
     filter: EmptyDataFilter,
     /// Bytes received and filtered, and still to be passed on.
     filtered: Vec<u8>,
@@ -176,18 +179,19 @@ impl Wire {
             frames: Frames::default(),
             watched,
             heard: None,
+            window: None,
             filter: EmptyDataFilter::of_client(),
             filtered: Vec::new(),
             read_away: 0,
         }
     }
 
-    /// The byte stream to a backend; `heard` notes what is received.
-    pub fn of_backend(stream: Stream, heard: Rc<Heard>) -> Wire {
+    /// The byte stream to a backend; `heard` notes what is received, and `window` what may be sent.
+    pub fn of_backend(stream: Stream, heard: Rc<Heard>, window: Rc<SendWindow>) -> Wire {
         let stream = Rc::new(RefCell::new(stream));
         let (first, frames, filter) = (None, Frames::default(), EmptyDataFilter::of_backend());
-        let (watched, heard) = (None, Some(heard));
-        Wire { stream, first, frames, watched, heard, filter, filtered: Vec::new(), read_away: 0 }
+        let (watched, heard, window) = (None, Some(heard), Some(window));
+        Wire { stream, first, frames, watched, heard, window, filter, filtered: Vec::new(), read_away: 0 }
     }
 
     /// Bytes that were sent earn the peer the window updates that it sends for them: some clients send two
@@ -295,6 +299,9 @@ impl Wire {
         if let Some(heard) = &self.heard {
             heard.note(received);
         }
+        if let Some(window) = &self.window {
+            window.note_received(received);
+        }
         let Some(watched) = &self.watched else { return };
         watched.received_bytes.set(watched.received_bytes.get() + received.len() as u64);
         let (budget, turn) = (&mut *watched.flood_budget.borrow_mut(), &mut *watched.turn.borrow_mut());
@@ -327,6 +334,9 @@ impl AsyncWrite for Wire {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let sent = self.stream.borrow_mut().poll_send(context, bytes);
         self.note_sent(&sent);
+        if let (Some(window), Poll::Ready(Ok(count))) = (&self.window, &sent) {
+            window.note_sent(&bytes[..*count]);
+        }
         sent
     }
 
@@ -337,6 +347,14 @@ impl AsyncWrite for Wire {
     ) -> Poll<io::Result<usize>> {
         let sent = self.stream.borrow_mut().poll_send_slices(context, parts);
         self.note_sent(&sent);
+        if let (Some(window), Poll::Ready(Ok(count))) = (&self.window, &sent) {
+            let mut left = *count;
+            for part in parts {
+                let of_part = left.min(part.len());
+                window.note_sent(&part[..of_part]);
+                left -= of_part;
+            }
+        }
         sent
     }
 
