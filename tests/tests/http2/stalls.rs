@@ -1,10 +1,11 @@
 //! Windows: closed, opened by nothing, opened too far (threats B5, B7, B8). And what takes long and is none.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use weir_tests::dialogue::http2::{
-    END_HEADERS, END_STREAM, Http2, Outcome, block, code, frame, get, headers, kind, literal, request, reset,
-    setting, window_update,
+    END_HEADERS, END_STREAM, Frame, Http2, Outcome, block, code, frame, get, headers, kind, literal, request,
+    reset, setting, window_update,
 };
 use weir_tests::dialogue::{After, Backend, ScriptedBackend, Setup, Weir, Wire, until, usage_of};
 
@@ -336,4 +337,86 @@ fn b26_streams_that_wait_count_against_the_memory_budget_whatever_they_wait_for(
             matches!(another.asks(number, "/page"), Outcome::Answered(200, _)).then_some(())
         });
     }
+}
+
+/// What may be sent on a connection (RFC 9113 section 5.2).
+#[derive(Debug)]
+struct Windows {
+    connection: i64,
+    initial: i64,
+    streams: BTreeMap<u32, i64>,
+}
+
+impl Windows {
+    fn notes(&mut self, found: &Frame) {
+        let number = |at: usize| {
+            found
+                .payload
+                .get(at..at + 4)
+                .map_or(0, |bytes| i64::from(u32::from_be_bytes(bytes.try_into().expect("four bytes"))))
+        };
+        match (found.kind, found.stream) {
+            (kind::WINDOW_UPDATE, 0) => self.connection += number(0),
+            (kind::WINDOW_UPDATE, stream) => *self.streams.entry(stream).or_insert(self.initial) += number(0),
+            (kind::SETTINGS, _) => {
+                for at in (0..found.payload.len()).step_by(6) {
+                    if found.payload[at..at + 2] == INITIAL_WINDOW.to_be_bytes() {
+                        self.initial = number(at + 2);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Everything that came before the answer to a ping.
+    fn hears(&mut self, client: &mut Http2) {
+        client.sends(frame(kind::PING, 0, 0, b"anything?"[..8].as_ref()));
+        loop {
+            let found = client.receives_frame().expect("a frame");
+            self.notes(&found);
+            if found.kind == kind::PING && found.flags & 1 != 0 {
+                return;
+            }
+        }
+    }
+
+    /// Sends on a stream until there is no window for more, and none comes.
+    fn fills(&mut self, client: &mut Http2, stream: u32) {
+        let mut in_vain = 0;
+        while in_vain < 50 {
+            self.hears(client);
+            let window = self.streams.entry(stream).or_insert(self.initial);
+            let room = (*window).min(self.connection).clamp(0, 16_384);
+            if room == 0 {
+                in_vain += 1;
+                continue;
+            }
+            (*window, self.connection, in_vain) = (*window - room, self.connection - room, 0);
+            client.sends(frame(kind::DATA, 0, stream, &vec![b'a'; room as usize]));
+        }
+    }
+}
+
+/// A content delivery network sends the requests of many visitors over one connection.
+#[test]
+fn b28_bodies_that_a_backend_does_not_read_leave_a_trusted_proxy_room_for_those_of_others() {
+    let backend = ScriptedBackend::start();
+    let config = BOTH.replace("[pool.app]", "trusted_proxies = [\"127.0.0.1\"]\n[pool.app]");
+    let weir = Setup::of(&config).with("app", backend.address()).start();
+    let mut proxy = connect(&weir, b"");
+    let mut windows = Windows { connection: 65_535, initial: 65_535, streams: BTreeMap::new() };
+    let mut unread = Vec::new();
+    for stream in [1, 3] {
+        proxy.sends(headers(stream, &request("POST", "/unread"), false));
+        unread.push(backend.accepts());
+        windows.fills(&mut proxy, stream);
+    }
+    assert!(windows.connection > 0, "{windows:?}");
+    proxy.sends(headers(5, &request("POST", "/"), false));
+    proxy.sends(frame(kind::DATA, END_STREAM, 5, b"some"));
+    let mut wire = backend.accepts();
+    assert_eq!(wire.receives_request().body, b"some");
+    wire.answers(200, &[], "hello");
+    assert_eq!(proxy.outcome_of(5), Outcome::Answered(200, b"hello".to_vec()));
 }

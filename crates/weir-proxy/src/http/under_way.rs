@@ -8,8 +8,22 @@ use weir_io::buffers::{Buffers, Held};
 
 /// Bytes that a client may send of one request's body before the exchange has taken any of it.
 pub const STREAM_WINDOW_BYTES: u32 = 128 << 10;
-/// The same for all requests of a connection together, in bytes (threat S4).
+/// The same for all requests of a client's connection together, in bytes (threat S4).
 pub const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
+/// The largest window that there may be (RFC 9113 §6.9.1).
+const LARGEST_WINDOW_BYTES: u32 = (1 << 31) - 1;
+
+/// The window of a connection with `streams` requests at once. A trusted proxy sends the requests of many
+/// clients over one connection, so each of them can fill its own window there: otherwise two whose bodies a
+/// backend does not read would keep the bodies of all others waiting (threat B28).
+pub fn connection_window(is_trusted: bool, streams: u32) -> u32 {
+    match is_trusted {
+        true => {
+            STREAM_WINDOW_BYTES.saturating_mul(streams).clamp(CONNECTION_WINDOW_BYTES, LARGEST_WINDOW_BYTES)
+        }
+        false => CONNECTION_WINDOW_BYTES,
+    }
+}
 
 /// Memory that a running exchange takes besides buffers: its task, its state, and its stream in the
 /// connection's protocol. A client that opens streams and reads no response makes us hold this much for each
@@ -24,6 +38,8 @@ pub struct UnderWay {
     with_body: Cell<u32>,
     /// The memory that they hold, and that their flow-control windows may make us hold.
     held: Held,
+    /// The window of the connection, in bytes.
+    window: u32,
     buffers: Rc<Buffers>,
     /// The task that drives the connection.
     driver: RefCell<Option<Waker>>,
@@ -32,12 +48,14 @@ pub struct UnderWay {
 }
 
 impl UnderWay {
-    /// For a new connection, whose exchanges and windows count against the budget of `buffers`.
-    pub fn new(buffers: &Rc<Buffers>) -> Rc<UnderWay> {
+    /// For a new connection with a `window` of so many bytes. Its exchanges and windows count against the
+    /// budget of `buffers`.
+    pub fn new(buffers: &Rc<Buffers>, window: u32) -> Rc<UnderWay> {
         Rc::new(UnderWay {
             count: Cell::new(0),
             with_body: Cell::new(0),
             held: Held::new(buffers),
+            window,
             buffers: buffers.clone(),
             driver: RefCell::default(),
             awaited: Cell::new(false),
@@ -47,7 +65,7 @@ impl UnderWay {
     fn count_held(&self) {
         let windows = u64::from(self.with_body.get()) * u64::from(STREAM_WINDOW_BYTES);
         let exchanges = u64::from(self.count.get()) * EXCHANGE_BYTES as u64;
-        self.held.set(windows.min(CONNECTION_WINDOW_BYTES.into()) + exchanges);
+        self.held.set(windows.min(self.window.into()) + exchanges);
     }
 
     /// How many exchanges are running.
@@ -125,7 +143,7 @@ mod tests {
     #[test]
     fn s4_windows_of_bodies_under_way_are_counted_up_to_that_of_the_connection() {
         let buffers = Buffers::new(1 << 30);
-        let under_way = UnderWay::new(&buffers);
+        let under_way = UnderWay::new(&buffers, CONNECTION_WINDOW_BYTES);
         let mut exchanges: Vec<ExchangeCount> = (0..3).map(|_| under_way.enter().unwrap()).collect();
         let mut counted = Vec::new();
         let of_windows =
@@ -143,9 +161,24 @@ mod tests {
     }
 
     #[test]
+    fn b28_each_request_of_a_trusted_proxy_can_fill_its_window() {
+        assert_eq!(connection_window(false, 100), CONNECTION_WINDOW_BYTES);
+        assert_eq!(connection_window(true, 100), 100 * STREAM_WINDOW_BYTES);
+        assert_eq!(connection_window(true, 1), CONNECTION_WINDOW_BYTES);
+        assert_eq!(connection_window(true, u32::MAX), LARGEST_WINDOW_BYTES);
+        let buffers = Buffers::new(1 << 30);
+        let under_way = UnderWay::new(&buffers, connection_window(true, 100));
+        let mut exchanges: Vec<ExchangeCount> = (0..3).map(|_| under_way.enter().unwrap()).collect();
+        exchanges.iter_mut().for_each(ExchangeCount::expects_body);
+        let of_windows = buffers.in_use_bytes() as usize - 3 * EXCHANGE_BYTES;
+        assert_eq!(of_windows, 3 * STREAM_WINDOW_BYTES as usize);
+    }
+
+    #[test]
     fn b26_no_exchange_begins_that_memory_has_no_room_for() {
         let buffers = Buffers::new(3 * EXCHANGE_BYTES as u64);
-        let (one, other) = (UnderWay::new(&buffers), UnderWay::new(&buffers));
+        let new = || UnderWay::new(&buffers, CONNECTION_WINDOW_BYTES);
+        let (one, other) = (new(), new());
         let mut exchanges: Vec<ExchangeCount> = (0..2).map(|_| one.enter().unwrap()).collect();
         exchanges.push(other.enter().unwrap());
         assert!(one.enter().is_none() && other.enter().is_none());

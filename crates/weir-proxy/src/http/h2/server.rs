@@ -27,7 +27,7 @@ use crate::http::requester::Requester;
 use crate::http::session::{LAST_CHANCE, Session};
 use crate::http::stream_exchange::{self, Peer, Served};
 use crate::http::tasks;
-use crate::http::under_way::{CONNECTION_WINDOW_BYTES, ExchangeCount, STREAM_WINDOW_BYTES, UnderWay};
+use crate::http::under_way::{ExchangeCount, STREAM_WINDOW_BYTES, UnderWay, connection_window};
 
 /// Most bytes of content that wait in the connection to be sent, per stream.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
@@ -56,7 +56,8 @@ pub async fn serve(session: Session) {
     let watched = Watched::new(stream, limits.control_frames, unsent);
     let wire = Wire::of_client(buffer, watched.clone());
     deadline.set(clock::now() + listener.shared.config.timeout.header);
-    let mut handshake = pin!(builder(limits).handshake::<Wire, Bytes>(wire));
+    let window = connection_window(identity.is_trusted(), limits.streams);
+    let mut handshake = pin!(builder(limits, window).handshake::<Wire, Bytes>(wire));
     let connection = poll_fn(|context| match handshake.as_mut().poll(context) {
         Poll::Ready(result) => Poll::Ready(result.map_err(|_| End::BadRequest)),
         Poll::Pending if deadline.has_passed() => Poll::Ready(Err(End::ClientHeader)),
@@ -75,7 +76,7 @@ pub async fn serve(session: Session) {
     drop(listener);
     let identity = Rc::new(Rc::unwrap_or_clone(identity).of_version(Version::Http2));
     let peer = Rc::new(Peer { worker, slot, secure, client, identity });
-    let under_way = UnderWay::new(&peer.worker.buffers);
+    let under_way = UnderWay::new(&peer.worker.buffers, window);
     let received_bytes = watched.received_bytes.get();
     Driver {
         connection,
@@ -92,7 +93,7 @@ pub async fn serve(session: Session) {
     .await;
 }
 
-fn builder(limits: &HttpLimits) -> Builder {
+fn builder(limits: &HttpLimits, window: u32) -> Builder {
     let mut builder = Builder::new();
     builder
         .max_concurrent_streams(limits.streams)
@@ -100,7 +101,7 @@ fn builder(limits: &HttpLimits) -> Builder {
         // other versions.
         .max_header_list_size(limits_of(limits).section_bytes() as u32)
         .initial_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .initial_connection_window_size(window)
         .max_send_buffer_size(SEND_BUFFER_BYTES)
         .data_frame_budget(SMALL_FRAMES_BYTES)
         .max_pending_accept_reset_streams(RESETS_BEFORE_ACCEPT)

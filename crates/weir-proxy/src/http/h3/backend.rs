@@ -74,7 +74,7 @@ impl QuicConnections {
             awaited: RefCell::default(),
             flood_budget: RefCell::new(Budget::new(u32::MAX, clock::now())),
             is_flooded: Cell::new(false),
-            under_way: UnderWay::new(buffers),
+            under_way: UnderWay::new(buffers, CONNECTION_WINDOW_BYTES),
             buffers: buffers.clone(),
             late: Cell::new(0),
             has_read_last: Cell::new(false),

@@ -28,7 +28,7 @@ use crate::http::muxed::{Muxed, confirm};
 use crate::http::session::{LAST_CHANCE, identify};
 use crate::http::stream_exchange::{self, Peer, Served};
 use crate::http::tasks;
-use crate::http::under_way::{ExchangeCount, UnderWay};
+use crate::http::under_way::{CONNECTION_WINDOW_BYTES, ExchangeCount, UnderWay};
 use crate::worker::{ListenerSlot, Worker};
 
 /// A client that does not answer pings for this long while the connection is being closed is considered gone.
@@ -51,7 +51,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, quic: Rc<Connecti
         awaited: RefCell::default(),
         flood_budget: RefCell::new(Budget::new(limits.control_frames, clock::now())),
         is_flooded: Cell::new(false),
-        under_way: UnderWay::new(&worker.buffers),
+        under_way: UnderWay::new(&worker.buffers, CONNECTION_WINDOW_BYTES),
         buffers: worker.buffers.clone(),
         late: Cell::new(0),
         has_read_last: Cell::new(false),
