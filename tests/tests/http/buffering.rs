@@ -416,3 +416,20 @@ fn a_client_that_reads_goes_on_while_slow_ones_hold_the_memory() {
         is_over.store(true, Ordering::Relaxed);
     });
 }
+
+#[test]
+fn d51_who_only_says_that_it_makes_a_remote_call_holds_no_backend_that_speaks_http_1() {
+    let backend = backend();
+    let weir = one_at_a_time(&backend, "true", "");
+    let mut slow = weir.client("web");
+    slow.sends(
+        "POST / HTTP/1.1\r\nhost: a\r\ncontent-type: application/grpc\r\nexpect: 100-continue\r\n\
+         content-length: 10\r\n\r\n",
+    );
+    slow.receives_exactly("HTTP/1.1 100 Continue\r\n\r\n");
+    slow.sends("hello");
+    assert_eq!(asks(&weir, "/").status, 200, "while the slow one has still to send");
+    slow.sends("again");
+    assert_eq!(slow.receives_status(200).text(), summed(b"helloagain"));
+    assert_eq!(counted(&weir, "weir_buffered_requests_total"), 1.0);
+}

@@ -325,7 +325,7 @@ impl Followed<'_> {
                 answer.split = answer.split.take().or_else(|| by_map.map(PoolMap::words));
                 answer.mirror = self.copied(is_closed);
                 let of_route = plan.route.and_then(|route| route.buffer);
-                let is_held = !self.request.is_never_held();
+                let is_held = !self.request.is_never_held(pool);
                 answer.buffered =
                     of_route.or(pool.config.buffer).and_then(|buffer| buffered(buffer, is_held));
                 answer.protocol = picked(pool);

@@ -17,6 +17,7 @@ use crate::http::cache;
 use crate::http::edit_table::EditTable;
 use crate::http::edits;
 use crate::http::failure::Failure;
+use crate::http::hold;
 use crate::http::limits::limits_of;
 use crate::http::mirror::Mirror;
 use crate::http::pages::{self, Pages};
@@ -194,9 +195,9 @@ impl Request {
         maps.map(|map| (&**map, map.explain(&values))).collect()
     }
 
-    /// Whether its body is forwarded as it comes, even if other bodies are held back.
-    pub fn is_never_held(&self) -> bool {
-        Wants::of(&self.head, &self.text) == Wants::Grpc
+    /// Whether its body is forwarded to `pool` as it comes, even if other bodies are held back.
+    pub fn is_never_held(&self, pool: &weir_state::Pool) -> bool {
+        Wants::of(&self.head, &self.text) == Wants::Grpc && hold::lets_calls_pass(pool)
     }
 
     /// The form in which the client gets an error with this status.

@@ -4,6 +4,7 @@
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
+use weir_config::PoolProtocol;
 use weir_http::BodyLength;
 use weir_http::values::accept::Wants;
 use weir_io::buffers::Charge;
@@ -29,9 +30,7 @@ pub(super) async fn whole(
     upload: &mut Upload,
     charge: &mut Option<Charge>,
 ) -> Result<(), Failure> {
-    // A gRPC call may alternate between both sides: if it were held, a client that waits for an answer would
-    // wait for ever.
-    let is_streaming = exchange.wants == Wants::Grpc;
+    let is_streaming = exchange.wants == Wants::Grpc && lets_calls_pass(&forwarding.pool.shared);
     let buffer = forwarding.buffer.filter(|buffer| buffer.requests > 0 && !is_streaming && !upload.is_done());
     let Some(buffer) = buffer else { return Ok(()) };
     let buffers = session.requester.worker.buffers.clone();
@@ -51,6 +50,13 @@ pub(super) async fn whole(
         false => cells.unbuffered_requests.increment(),
     }
     Ok(())
+}
+
+/// Whether gRPC calls to `pool` are never held: both sides may take turns, and a client that waits for an
+/// answer would wait for ever. gRPC needs HTTP/2, so where all backends speak HTTP/1.1 there are no calls, and
+/// a slow client that only says that it makes one (`content-type`) is held like any other (threat D51).
+pub fn lets_calls_pass(pool: &weir_state::Pool) -> bool {
+    pool.config.protocol != PoolProtocol::H1 && !pool.backends.iter().all(|it| it.picked.is_h1())
 }
 
 /// Receives what exceeds `in_memory` bytes into a file, if files are configured and the body may fit.
