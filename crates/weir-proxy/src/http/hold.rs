@@ -53,8 +53,8 @@ pub(super) async fn whole(
 }
 
 /// Whether gRPC calls to `pool` are never held: both sides may take turns, and a client that waits for an
-/// answer would wait for ever. gRPC needs HTTP/2, so where all backends speak HTTP/1.1 there are no calls, and
-/// a slow client that only says that it makes one (`content-type`) is held like any other (threat D51).
+/// answer would wait for ever. gRPC needs HTTP/2, so where all backends speak HTTP/1.1 there are no calls: a
+/// slow client that only claims to make one (`content-type`) is held like any other (threat D51).
 pub fn lets_calls_pass(pool: &weir_state::Pool) -> bool {
     pool.config.protocol != PoolProtocol::H1 && !pool.backends.iter().all(|it| it.picked.is_h1())
 }
