@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod arc2;
+mod haproxy;
 mod mysqlrouter;
 mod paths;
 mod verdicts;
@@ -197,6 +198,9 @@ pub fn convert_with(text: &str, files: &dyn SourceFiles) -> Result<Converted, No
     if mysqlrouter::looks_like(text) {
         return mysqlrouter::convert(text, files);
     }
+    if haproxy::looks_like(text) {
+        return haproxy::convert(text, files);
+    }
     let refused = |program: &str, page: &str| {
         let message = format!("this looks like a configuration of {program}, which is not converted yet");
         Err(NotConverted {
@@ -205,16 +209,13 @@ pub fn convert_with(text: &str, files: &dyn SourceFiles) -> Result<Converted, No
         })
     };
     let first_words = || text.lines().filter_map(|line| line.split_whitespace().next());
-    if first_words().any(|word| matches!(word, "frontend" | "backend" | "defaults")) {
-        return refused("HAProxy", "docs/guide/from-haproxy.md");
-    }
     if text.contains("server {") || first_words().any(|word| matches!(word, "upstream" | "http")) {
         return refused("nginx", "docs/guide/from-nginx.md");
     }
     let message = "this is no configuration that can be converted".to_owned();
     Err(NotConverted {
         message,
-        hint: "expected one of ARC2 Proxy, a TOML file with `[[proxy_rules]]`, or of MySQL Router, with `[routing:NAME]`"
+        hint: "expected one of ARC2 Proxy, a TOML file with `[[proxy_rules]]`, of HAProxy, with `frontend NAME`, or of MySQL Router, with `[routing:NAME]`"
             .to_owned(),
     })
 }
@@ -225,11 +226,6 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_refused_with_a_way_on() {
-        let haproxy = convert("global\n  maxconn 10\nfrontend a\n  bind :80\n").unwrap_err();
-        assert!(
-            haproxy.to_string().contains("HAProxy") && haproxy.hint.contains("from-haproxy.md"),
-            "{haproxy}"
-        );
         let nginx = convert("http {\n  server {\n    listen 80;\n  }\n}\n").unwrap_err();
         assert!(nginx.to_string().contains("nginx") && nginx.hint.contains("from-nginx.md"), "{nginx}");
         let other = convert("hello").unwrap_err();

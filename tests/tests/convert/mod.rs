@@ -1,5 +1,6 @@
 //! `weir convert`: what comes out is taken by `weir check` and serves.
 
+mod haproxy;
 mod mysqlrouter;
 
 use weir_tests::dialogue::{Backend, PATIENCE, Setup, Weir, Wire, free_address, run_tool, weir_binary};
@@ -53,7 +54,7 @@ fn what_can_not_be_said_ends_a_strict_conversion_with_1() {
     assert!(config.contains("#   unsupported   line 1  ip_ttl: "), "{config}");
     let (code, _, said) = converts(&source, &["--strict"]);
     assert_eq!(code, 1, "{said}");
-    let (code, config, said) = converts("frontend web\n  bind :80\n", &[]);
+    let (code, config, said) = converts("global\n  daemon\ndefaults\n  mode http\n", &[]);
     assert_eq!((code, config.as_str()), (1, ""));
     assert!(said.contains("HAProxy"), "{said}");
 }

@@ -245,7 +245,7 @@ fn seen(request: &str, answer: &Response) -> Value {
     seen
 }
 
-struct Site {
+pub(crate) struct Site {
     weir: Weir,
     by_weir: Balancer,
     by_haproxy: Balancer,
@@ -261,28 +261,80 @@ impl Site {
     }
 
     fn with_places(places: &str) -> Site {
+        Site::of(places, None)
+    }
+
+    /// One where Weir has what `convert` makes of HAProxy's file.
+    pub(crate) fn converted(convert: &dyn Fn(&str) -> String) -> Site {
+        let site = Site::of("192.0.2.0/24 blocked\n127.0.0.0/8 here\n", Some(convert));
+        site.both().iter().for_each(|balancer| balancer.comes_to(&["1", "2"]));
+        site
+    }
+
+    fn of(places: &str, convert: Option<&dyn Fn(&str) -> String>) -> Site {
         let behind = Behind::start(places);
         let dir = format!("{}/", behind.app.dir().display());
-        let mut pairs = behind.places().to_vec();
-        pairs.push(("10.0.0.53", behind.names.address().to_string()));
-        pairs.push(("0.0.0.0:80\"", "@web\"".to_owned()));
-        pairs.push(("127.0.0.1:6379", "@redis".to_owned()));
-        pairs.push(("/etc/weir/", dir.clone()));
-        let weir = Setup::of(&replaced(block(PAGE, "toml"), &pairs)).start();
-        let by_weir = Balancer { name: "Weir", web: weir.address("web"), redis: weir.address("redis") };
+        let of_haproxy = |web: SocketAddr, redis: SocketAddr| {
+            let mut pairs = behind.places().to_vec();
+            pairs.push(("10.0.0.53:53", behind.names.address().to_string()));
+            pairs.push(("bind :80\n", format!("bind {web}\n")));
+            pairs.push(("127.0.0.1:6379", redis.to_string()));
+            pairs.push(("/etc/haproxy/", dir.clone()));
+            replaced(block(PAGE, "haproxy"), &pairs) + "\n"
+        };
+        let (web, redis) = (free_address(), free_address());
+        let config = match convert {
+            Some(convert) => convert(&of_haproxy(web, redis)),
+            None => {
+                let mut pairs = behind.places().to_vec();
+                pairs.push(("10.0.0.53", behind.names.address().to_string()));
+                pairs.push(("0.0.0.0:80", web.to_string()));
+                pairs.push(("127.0.0.1:6379", redis.to_string()));
+                pairs.push(("/etc/weir/", dir.clone()));
+                replaced(block(PAGE, "toml"), &pairs)
+            }
+        };
+        let weir = Setup::of(&config).start();
+        let by_weir = Balancer { name: "Weir", web, redis };
 
         let by_haproxy = Balancer { name: "HAProxy", web: free_address(), redis: free_address() };
-        let mut pairs = behind.places().to_vec();
-        pairs.push(("10.0.0.53:53", behind.names.address().to_string()));
-        pairs.push(("bind :80\n", format!("bind {}\n", by_haproxy.web)));
-        pairs.push(("127.0.0.1:6379", by_haproxy.redis.to_string()));
-        pairs.push(("/etc/haproxy/", dir));
         let file = behind.app.dir().join("haproxy.cfg");
-        fs::write(&file, replaced(block(PAGE, "haproxy"), &pairs) + "\n").expect("written");
+        fs::write(&file, of_haproxy(by_haproxy.web, by_haproxy.redis)).expect("written");
         let mut command = Command::new(tool("haproxy", "haproxy"));
         command.arg("-db").arg("-f").arg(file).stdin(Stdio::null());
         let haproxy = Program::start(&mut command, by_haproxy.web);
         Site { weir, by_weir, by_haproxy, _haproxy: haproxy, behind }
+    }
+
+    /// Sends both the same requests, and compares what comes of them.
+    pub(crate) fn answers_alike(&self) {
+        for request in [
+            "GET / HTTP/1.1\r\nhost: shop.test\r\n\r\n",
+            "GET /a/b;c?d=e%20f&g HTTP/1.1\r\nhost: Shop.Test:80\r\naccept: text/*\r\n\r\n",
+            "GET / HTTP/1.1\r\nhost: other.test\r\nx-tier: gold\r\nX-TIER: silver\r\n\r\n",
+            "HEAD / HTTP/1.1\r\nhost: shop.test\r\n\r\n",
+            "POST /a HTTP/1.1\r\nhost: shop.test\r\ncontent-length: 5\r\n\r\nhello",
+            "DELETE /a HTTP/1.1\r\nhost: shop.test\r\n\r\n",
+            "OPTIONS /a HTTP/1.1\r\nhost: shop.test\r\n\r\n",
+            // What has moved, and what only looks like it.
+            "GET /old HTTP/1.1\r\nhost: shop.test\r\n\r\n",
+            "GET /old?a=b HTTP/1.1\r\nhost: shop.test\r\n\r\n",
+            "HEAD /old HTTP/1.1\r\nhost: shop.test\r\n\r\n",
+            "POST /old HTTP/1.1\r\nhost: shop.test\r\ncontent-length: 0\r\n\r\n",
+            "GET /old HTTP/1.1\r\nhost: shop.test\r\ncookie: new=1\r\n\r\n",
+            "GET /old/ HTTP/1.1\r\nhost: shop.test\r\n\r\n",
+            "GET /OLD HTTP/1.1\r\nhost: shop.test\r\n\r\n",
+            "GET //old HTTP/1.1\r\nhost: shop.test\r\n\r\n",
+            "GET /older HTTP/1.1\r\nhost: shop.test\r\n\r\n",
+            // Who wants what is new.
+            "GET / HTTP/1.1\r\nhost: shop.test\r\ncookie: new=1\r\n\r\n",
+            "GET / HTTP/1.1\r\nhost: shop.test\r\ncookie: a=b; new=1; c=d\r\n\r\n",
+            "GET / HTTP/1.1\r\nhost: shop.test\r\ncookie: new=2; new=1\r\n\r\n",
+            "GET / HTTP/1.1\r\nhost: shop.test\r\ncookie: new=2\r\ncookie: new=1\r\n\r\n",
+        ] {
+            let [there, here] = self.both().map(|balancer| seen(request, &balancer.sends(request)));
+            assert_eq!(there, here, "by HAProxy, and by Weir\n{request}");
+        }
     }
 
     fn both(&self) -> [Balancer; 2] {
@@ -307,33 +359,7 @@ fn of_app(balancer: Balancer, path: &str, fields: &str) -> Response {
 #[test]
 fn both_answer_alike() {
     let site = Site::start();
-    for request in [
-        "GET / HTTP/1.1\r\nhost: shop.test\r\n\r\n",
-        "GET /a/b;c?d=e%20f&g HTTP/1.1\r\nhost: Shop.Test:80\r\naccept: text/*\r\n\r\n",
-        "GET / HTTP/1.1\r\nhost: other.test\r\nx-tier: gold\r\nX-TIER: silver\r\n\r\n",
-        "HEAD / HTTP/1.1\r\nhost: shop.test\r\n\r\n",
-        "POST /a HTTP/1.1\r\nhost: shop.test\r\ncontent-length: 5\r\n\r\nhello",
-        "DELETE /a HTTP/1.1\r\nhost: shop.test\r\n\r\n",
-        "OPTIONS /a HTTP/1.1\r\nhost: shop.test\r\n\r\n",
-        // What has moved, and what only looks like it.
-        "GET /old HTTP/1.1\r\nhost: shop.test\r\n\r\n",
-        "GET /old?a=b HTTP/1.1\r\nhost: shop.test\r\n\r\n",
-        "HEAD /old HTTP/1.1\r\nhost: shop.test\r\n\r\n",
-        "POST /old HTTP/1.1\r\nhost: shop.test\r\ncontent-length: 0\r\n\r\n",
-        "GET /old HTTP/1.1\r\nhost: shop.test\r\ncookie: new=1\r\n\r\n",
-        "GET /old/ HTTP/1.1\r\nhost: shop.test\r\n\r\n",
-        "GET /OLD HTTP/1.1\r\nhost: shop.test\r\n\r\n",
-        "GET //old HTTP/1.1\r\nhost: shop.test\r\n\r\n",
-        "GET /older HTTP/1.1\r\nhost: shop.test\r\n\r\n",
-        // Who wants what is new.
-        "GET / HTTP/1.1\r\nhost: shop.test\r\ncookie: new=1\r\n\r\n",
-        "GET / HTTP/1.1\r\nhost: shop.test\r\ncookie: a=b; new=1; c=d\r\n\r\n",
-        "GET / HTTP/1.1\r\nhost: shop.test\r\ncookie: new=2; new=1\r\n\r\n",
-        "GET / HTTP/1.1\r\nhost: shop.test\r\ncookie: new=2\r\ncookie: new=1\r\n\r\n",
-    ] {
-        let [there, here] = site.both().map(|balancer| seen(request, &balancer.sends(request)));
-        assert_eq!(there, here, "by HAProxy, and by Weir\n{request}");
-    }
+    site.answers_alike();
     let answer = site.by_weir.asks("/old", "host: a.test\r\n");
     assert_eq!((answer.status, answer.fields.one("location")), (301, Some("/new")));
     for (host, tier) in [("Shop.Test:80", "gold"), ("other.test", "free")] {

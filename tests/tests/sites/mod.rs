@@ -1,6 +1,6 @@
 //! Whole sites of the guide, with configs as they stand on its pages, before other people's programs.
 
-mod haproxy;
+pub(crate) mod haproxy;
 mod nginx;
 
 use std::process::Command;

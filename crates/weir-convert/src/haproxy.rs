@@ -1,0 +1,91 @@
+//! HAProxy's configuration.
+//!
+//! A `frontend` becomes a listener for each way in which it accepts clients (TLS or not), a `backend` a pool.
+//! Rules are followed one after the other in HAProxy; here they become routes of which the first that matches
+//! holds ([`routes`]). Each line gets one verdict, the worst of all that is said of it ([`ledger`]): a line of
+//! `defaults` is looked at by every proxy that takes it over. A rule whose condition can't be asked by a route
+//! is never followed without it.
+//!
+//! Start reading at [`convert`]. Sources: HAProxy's configuration manual, versions 2.6 to 3.0.
+
+mod acls;
+mod actions;
+mod answers;
+mod asks;
+mod balancing;
+mod binds;
+mod checks;
+mod criteria;
+mod expressions;
+mod fronts;
+mod globals;
+mod headers;
+mod health;
+mod ledger;
+mod logs;
+mod maps;
+mod matching;
+mod networks;
+mod options;
+mod output;
+mod paths;
+mod pools;
+mod proxies;
+mod rewrites;
+mod routes;
+mod rules;
+mod samples;
+mod sections;
+mod servers;
+mod site;
+mod stats;
+mod tables;
+mod tcp;
+mod texts;
+mod times;
+mod words;
+
+pub(super) use self::sections::looks_like;
+
+use std::fmt::Write as _;
+
+use self::globals::Globals;
+use self::ledger::Ledger;
+use self::proxies::Proxy;
+use self::site::Site;
+use crate::{Converted, NotConverted, SourceFiles};
+
+/// Converts a file.
+pub(super) fn convert(text: &str, source: &dyn SourceFiles) -> Result<Converted, NotConverted> {
+    let mut ledger = Ledger::default();
+    let sections = sections::sections(text, &mut ledger)?;
+    let proxies = Proxy::all(&sections);
+    if proxies.is_empty() {
+        return Err(NotConverted {
+            message: "this file of HAProxy has no `frontend`, no `backend` and no `listen`".to_owned(),
+            hint: "convert it together with the files that have them: `cat` them into one".to_owned(),
+        });
+    }
+    let globals = Globals::of(&sections, source.new_folder(), &mut ledger);
+    let mut site = Site::new(&sections, &proxies, &globals, source, ledger);
+    let listeners = site.read();
+    let mut body = String::new();
+    globals.write(&mut body);
+    if let Some(bind) = &site.admin {
+        let _ = writeln!(body, "\n[admin]\nbind = {}", output::said(bind));
+    }
+    site.logs.write(&mut body);
+    globals::resolvers(&sections, &mut body, &mut site.ledger);
+    globals::cache(&sections, &mut body, &mut site.ledger);
+    site.maps.write(&mut body);
+    body.push_str(&listeners);
+    let used: Vec<String> = site.lists();
+    globals::others(&sections, &used, &globals.folder, &mut site.ledger);
+    site.judge();
+    let Site { ledger, files, .. } = site;
+    let body = body.trim_start_matches('\n').to_owned();
+    Ok(Converted { from: "HAProxy", body, files, directives: ledger.into_verdicts().in_order() })
+}
+
+#[cfg(test)]
+mod tests;

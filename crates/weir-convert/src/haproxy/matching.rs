@@ -1,0 +1,326 @@
+//! What an ACL tests, as something that a route can ask, or that is known beforehand.
+
+use super::asks::{Ask, Family, merged};
+use super::criteria::{Criterion, bounds};
+use super::maps::{Maps, kind_of};
+use super::networks::network;
+use super::samples::Sample;
+use super::texts::{self, Texts};
+
+/// One alternative of an ACL.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Atom {
+    /// A route can ask it.
+    Ask(Ask),
+    /// A route can ask that it is not so.
+    Unless(Ask),
+    /// It always holds, or never.
+    Always(bool),
+    /// The client has come by TLS, which is known of each listener.
+    Tls,
+    /// The port that the client came to.
+    Port(u64, u64),
+    /// What only certain rules know what to do with.
+    Special(Special),
+}
+
+/// Conditions that become something else than a condition.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Special {
+    /// The client has shown a name and a password of this list, and is in one of the groups if there are any.
+    Auth(String, Vec<String>),
+    /// A counter of a stick table is above this.
+    Above(Counter, u64),
+    /// No server of this backend is up.
+    NoServer(String),
+    /// By chance.
+    Share(f64),
+}
+
+/// What a stick table counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counter {
+    /// Such as `http_req_rate`.
+    pub what: String,
+    /// Which `track-scN` has the key; none where the fetch is by the source address itself.
+    pub tracked: Option<String>,
+    /// The table that it names itself.
+    pub table: Option<String>,
+}
+
+/// An ACL, as far as it was understood: one of the alternatives must hold.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Test {
+    /// The alternatives.
+    pub atoms: Vec<Atom>,
+    /// What differs.
+    pub notes: Vec<String>,
+}
+
+impl Test {
+    /// One that always holds, or never.
+    pub fn always(holds: bool) -> Test {
+        Test { atoms: vec![Atom::Always(holds)], notes: Vec::new() }
+    }
+
+    fn of(atom: Atom) -> Test {
+        Test { atoms: vec![atom], notes: Vec::new() }
+    }
+
+    fn special(special: Special) -> Test {
+        Test::of(Atom::Special(special))
+    }
+
+    /// Alternatives that a route can ask.
+    fn asks(asks: Vec<Ask>, notes: Vec<String>) -> Test {
+        let atoms: Vec<Atom> = merged(asks).into_iter().map(Atom::Ask).collect();
+        if atoms.is_empty() { Test { notes, ..Test::always(false) } } else { Test { atoms, notes } }
+    }
+}
+
+/// What a criterion asks. `Err` says what there is nothing like.
+pub fn test(criterion: &Criterion, maps: &mut Maps, is_tcp: bool) -> Result<Test, String> {
+    let sample = &criterion.sample;
+    let name = sample.fetch.name.as_str();
+    if let Some(at) = sample.converters.iter().position(|call| kind_of(&call.name).is_some()) {
+        return of_map(criterion, at, maps);
+    }
+    if let Some(test) = known_beforehand(criterion) {
+        return test;
+    }
+    if let Some(test) = counted(criterion) {
+        return test;
+    }
+    if matches!(name, "req.ssl_sni" | "ssl_fc_sni") {
+        return server_name(criterion, is_tcp);
+    }
+    if name == "src" {
+        return addresses(criterion);
+    }
+    if is_tcp {
+        return Err(format!("routes of tcp ask for server names (`sni`) alone, not for `{name}`"));
+    }
+    if let Some(without_port) = sample.is_host() {
+        return texts::host(criterion, without_port).map(|(asks, notes)| Test::asks(asks, notes));
+    }
+    let (lowered, plain) = sample.without_case();
+    let texts = Texts::of(criterion, lowered)?;
+    if let Some(converter) = plain.converters.iter().find(|call| call.name != "url_dec") {
+        return Err(format!("a condition has no converter `{}`", converter.name));
+    }
+    let argument = sample.fetch.argument(0);
+    match name {
+        "path" => texts.path().map(|asks| of_paths(asks, Vec::new())),
+        "url" | "pathq" => {
+            let about = format!("`{name}` is compared without its query");
+            if criterion.patterns.iter().any(|pattern| pattern.contains('?')) {
+                return Err("a path is compared without its query".to_owned());
+            }
+            let notes = if texts.is_beginning() { Vec::new() } else { vec![about] };
+            texts.path().map(|asks| of_paths(asks, notes))
+        }
+        "method" => {
+            methods(&criterion.patterns).map(|methods| Test::asks(vec![Ask::Method(methods)], Vec::new()))
+        }
+        "hdr" | "req.hdr" | "req.fhdr" if argument.is_empty() => Err("it names no header field".to_owned()),
+        "hdr" | "req.hdr" | "req.fhdr" => header(criterion, &texts, name != "req.fhdr"),
+        "cook" | "req.cook" => named(&texts, Family::Cookie, argument, Vec::new()),
+        "url_param" | "urlp" => {
+            let notes = vec!["parameters are compared without their escapes".to_owned()];
+            named(&texts, Family::Query, argument, notes)
+        }
+        "req.cook_cnt" | "req.hdr_cnt" => Err(format!("`{name}` is not counted")),
+        _ => Err(format!("no route can ask for `{name}`")),
+    }
+}
+
+/// Paths; where nothing can match, never.
+fn of_paths(asks: Vec<Ask>, notes: Vec<String>) -> Test {
+    Test::asks(asks, notes)
+}
+
+/// Methods as Weir has them, which takes what is nearly one that HTTP knows for a slip.
+fn methods(patterns: &[String]) -> Result<Vec<String>, String> {
+    const KNOWN: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
+    let mut methods: Vec<String> = Vec::new();
+    for method in patterns.iter().map(|pattern| pattern.to_ascii_uppercase()) {
+        let near = |known: &str| {
+            let same = known.bytes().zip(method.bytes()).filter(|(a, b)| a == b).count();
+            known != method && same + 2 >= known.len().max(method.len())
+        };
+        if let Some(known) = KNOWN.iter().find(|known| near(known) && !KNOWN.contains(&method.as_str())) {
+            return Err(format!("`{method}` is nearly `{known}`, and no method that Weir takes"));
+        }
+        let is_token = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        if method.is_empty() || !method.bytes().all(is_token) {
+            return Err(format!("`{method}` is no method"));
+        }
+        if !methods.contains(&method) {
+            methods.push(method);
+        }
+    }
+    Ok(methods)
+}
+
+fn header(criterion: &Criterion, texts: &Texts, by_comma: bool) -> Result<Test, String> {
+    let name = criterion.sample.fetch.argument(0).to_ascii_lowercase();
+    if criterion.method == "cnt" {
+        let any = Ask::Named(Family::Header, name, "*".to_owned());
+        return match criterion.patterns.first().and_then(|pattern| bounds(pattern)) {
+            Some((0, 0)) => Ok(Test::of(Atom::Unless(any))),
+            Some((1, u64::MAX)) => Ok(Test::of(Atom::Ask(any))),
+            _ => Err("fields are not counted".to_owned()),
+        };
+    }
+    match texts.header(by_comma)? {
+        Some(value) => Ok(Test::of(Atom::Ask(Ask::Named(Family::Header, name, value)))),
+        None => Ok(Test::always(false)),
+    }
+}
+
+fn named(texts: &Texts, family: Family, name: &str, notes: Vec<String>) -> Result<Test, String> {
+    if name.is_empty() {
+        return Err(format!(
+            "it does not name which {}",
+            if family == Family::Cookie { "cookie" } else { "parameter" }
+        ));
+    }
+    Ok(match texts.value()? {
+        Some(value) => Test { atoms: vec![Atom::Ask(Ask::Named(family, name.to_owned(), value))], notes },
+        None => Test::always(false),
+    })
+}
+
+/// A criterion with a `map` converter.
+fn of_map(criterion: &Criterion, at: usize, maps: &mut Maps) -> Result<Test, String> {
+    let sample = &criterion.sample;
+    let before = Sample { fetch: sample.fetch.clone(), converters: sample.converters[..at].to_vec() };
+    let after = Sample { fetch: sample.fetch.clone(), converters: sample.converters[at + 1..].to_vec() };
+    let (lowered, rest) = after.without_case();
+    if let Some(converter) = rest.converters.first() {
+        return Err(format!("nothing is done to what a map says (`{}`)", converter.name));
+    }
+    let (name, notes) = maps.named(&before, &sample.converters[at])?;
+    let texts = Texts::of(criterion, lowered)?;
+    let test = named(&texts, Family::Map, &name, notes)?;
+    Ok(test)
+}
+
+/// What is known before a request comes, or of each listener.
+fn known_beforehand(criterion: &Criterion) -> Option<Result<Test, String>> {
+    let fetch = &criterion.sample.fetch;
+    let number = || criterion.patterns.first().and_then(|pattern| bounds(pattern));
+    Some(Ok(match fetch.name.as_str() {
+        "always_true" | "req.proto_http" => Test::always(true),
+        "always_false" => Test::always(false),
+        "req.ssl_hello_type" if number() == Some((1, 1)) => Test::always(true),
+        "ssl_fc" => match criterion.patterns.first().map(String::as_str) {
+            None | Some("1" | "true" | "on" | "yes") => Test::of(Atom::Tls),
+            _ => return Some(Err("`ssl_fc` is compared with nothing but 1".to_owned())),
+        },
+        "dst_port" => {
+            let ports: Option<Vec<Atom>> = criterion
+                .patterns
+                .iter()
+                .map(|pattern| bounds(pattern).map(|(least, most)| Atom::Port(least, most)))
+                .collect();
+            match ports {
+                Some(atoms) if !atoms.is_empty() => Test { atoms, notes: Vec::new() },
+                _ => return Some(Err("its ports are not numbers".to_owned())),
+            }
+        }
+        "http_auth" => Test::special(Special::Auth(fetch.argument(0).to_owned(), Vec::new())),
+        "http_auth_group" => {
+            Test::special(Special::Auth(fetch.argument(0).to_owned(), criterion.patterns.clone()))
+        }
+        "nbsrv" => match number() {
+            Some((0, 0)) => Test::special(Special::NoServer(fetch.argument(0).to_owned())),
+            _ => return Some(Err("no route can ask how many servers are up, but that none is".to_owned())),
+        },
+        "rand" => {
+            let range: f64 = fetch.argument(0).parse().unwrap_or(4_294_967_296.0);
+            match number() {
+                Some((0, most)) if range > 0.0 && most != u64::MAX => {
+                    let share = f64::from(u32::try_from(most.saturating_add(1)).unwrap_or(u32::MAX)) / range;
+                    Test::special(Special::Share(share.min(1.0)))
+                }
+                _ => return Some(Err("a share begins at 0: `rand(100) lt 10`".to_owned())),
+            }
+        }
+        _ => return None,
+    }))
+}
+
+/// Counters of stick tables.
+fn counted(criterion: &Criterion) -> Option<Result<Test, String>> {
+    let fetch = &criterion.sample.fetch;
+    let name = fetch.name.as_str();
+    let (tracked, what, table) = if let Some(rest) = name.strip_prefix("sc_") {
+        (Some(fetch.argument(0).to_owned()), rest.to_owned(), fetch.arguments.get(1).cloned())
+    } else if let Some(rest) =
+        name.strip_prefix("sc").filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    {
+        let (index, what) = rest.split_once('_')?;
+        (Some(index.to_owned()), what.to_owned(), fetch.arguments.first().cloned())
+    } else if let Some(rest) = name.strip_prefix("src_").filter(|rest| *rest != "port") {
+        (None, rest.to_owned(), fetch.arguments.first().cloned())
+    } else {
+        return None;
+    };
+    if !criterion.sample.converters.is_empty() {
+        return Some(Err("counters are not converted to something else".to_owned()));
+    }
+    let above = criterion.patterns.first().and_then(|pattern| bounds(pattern));
+    Some(match above {
+        Some((least, u64::MAX)) if least > 0 && criterion.patterns.len() == 1 => {
+            let counter = Counter { what, tracked, table: table.filter(|table| !table.is_empty()) };
+            Ok(Test::special(Special::Above(counter, least - 1)))
+        }
+        _ => Err(format!("`{name}` can only be limited from above (`gt`)")),
+    })
+}
+
+fn addresses(criterion: &Criterion) -> Result<Test, String> {
+    if let Some(converter) = criterion.sample.converters.first() {
+        return Err(format!("addresses are compared as they are, without `{}`", converter.name));
+    }
+    let mut networks: Vec<String> = criterion.files.iter().map(|file| format!("@file:{file}")).collect();
+    for pattern in &criterion.patterns {
+        let one = match super::words::has_variable(pattern) {
+            true => pattern.clone(),
+            false => network(pattern).ok_or_else(|| format!("`{pattern}` is no network"))?,
+        };
+        if !networks.contains(&one) {
+            networks.push(one);
+        }
+    }
+    let asks = if networks.is_empty() { Vec::new() } else { vec![Ask::ClientIp(networks)] };
+    Ok(Test::asks(asks, Vec::new()))
+}
+
+/// The server name in a client's greeting.
+fn server_name(criterion: &Criterion, is_tcp: bool) -> Result<Test, String> {
+    if !is_tcp {
+        return Err("routes of http ask for the host, not for the server name of TLS".to_owned());
+    }
+    let mut names = Vec::new();
+    for pattern in &criterion.patterns {
+        let name = pattern.to_ascii_lowercase();
+        let good = |name: &str| {
+            !name.is_empty()
+                && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
+        };
+        match criterion.method.as_str() {
+            "" | "str" if good(&name) => names.push(name),
+            "end" if name.starts_with('.') && good(&name) => names.push(format!("*{name}")),
+            _ => {
+                return Err(
+                    "server names are compared whole, or by their end behind a dot (`-m end .example.com`)"
+                        .to_owned(),
+                );
+            }
+        }
+    }
+    let asks = if names.is_empty() { Vec::new() } else { vec![Ask::Sni(names)] };
+    Ok(Test::asks(asks, Vec::new()))
+}

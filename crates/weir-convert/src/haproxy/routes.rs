@@ -1,0 +1,540 @@
+//! Rules that are followed one after the other, as routes of which the first that matches holds.
+//!
+//! A rule that answers, or leads to a backend, becomes a route. A rule that changes something and goes on
+//! divides everything behind it: once with the change, where its condition holds, and then once without.
+
+use std::collections::BTreeMap;
+
+use super::acls::{Here, Term};
+use super::asks::{All, conditions};
+use super::headers::{Edits, Side};
+use super::matching::Special;
+use super::output::{Keys, inline, said, said_all};
+use super::rules::{Answer, Rewrite, RuleStep, StepAct};
+use super::tables::Tables;
+
+/// Most routes of a listener.
+const MOST_ROUTES: usize = 400;
+/// Most changes with conditions that are followed within each other.
+const MOST_CHANGES: usize = 6;
+
+/// A backend, as routes lead to it.
+#[derive(Debug, Default)]
+pub struct Behind {
+    /// The name of its pool; none where nothing serves.
+    pub pool: Option<String>,
+    /// What is done before it gets a request and can't be said by its pool.
+    pub steps: Vec<RuleStep>,
+}
+
+/// Where requests go that no rule has answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// To a backend, by HAProxy's name, with its own rules; or to nobody.
+    Backend(Option<String>),
+    /// To this pool.
+    Pool(Option<String>),
+}
+
+/// What is known beforehand of all that routes may lead to.
+pub struct Known<'k> {
+    /// Backends by their names.
+    pub backends: &'k BTreeMap<String, Behind>,
+    /// Counters and their keys.
+    pub tables: &'k Tables,
+    /// Where the files of users are to be.
+    pub folder: &'k str,
+}
+
+/// The routes of one listener.
+pub struct Routes<'k> {
+    known: &'k Known<'k>,
+    here: Here,
+    /// Each as its entries.
+    pub routes: Vec<Vec<(String, String)>>,
+    /// Keys of the listener itself.
+    pub keys: Keys,
+    /// Limits of the listener itself.
+    pub limits: Vec<String>,
+    /// Rules that could not be converted, and why.
+    pub failed: Vec<(usize, String)>,
+    /// What differs of rules.
+    pub notes: Vec<(usize, String)>,
+    /// Pools that stand in for others.
+    pub fallbacks: Vec<(String, String)>,
+    /// Lines of the changes that are being followed.
+    under: Vec<usize>,
+}
+
+/// What has been changed on the way to a route.
+#[derive(Clone, Debug, Default)]
+struct Changes {
+    request: Edits,
+    /// Of the frontend, which are made after those of the backend.
+    response: Edits,
+    behind_response: Edits,
+    keys: Keys,
+    limits: Vec<String>,
+    rewrite: Keys,
+    pinned: Option<String>,
+    path_is_changed: bool,
+    splits: Vec<(String, f64)>,
+    is_behind: bool,
+}
+
+/// Where a rule stands.
+struct Spot<'s> {
+    step: &'s RuleStep,
+    rest: &'s [RuleStep],
+    end: &'s End,
+    /// Under which condition it is followed, with its own.
+    all: All,
+    /// Whether its own condition holds for all that come here.
+    whole: bool,
+}
+
+/// Whether anything behind a rule is followed.
+#[derive(PartialEq)]
+enum After {
+    GoesOn,
+    IsOver,
+}
+
+impl<'k> Routes<'k> {
+    /// Follows the rules of a listener.
+    pub fn of(steps: &[RuleStep], end: &End, here: Here, known: &'k Known<'k>) -> Routes<'k> {
+        let mut routes = Routes {
+            known,
+            here,
+            routes: Vec::new(),
+            keys: Keys::default(),
+            limits: Vec::new(),
+            failed: Vec::new(),
+            notes: Vec::new(),
+            fallbacks: Vec::new(),
+            under: Vec::new(),
+        };
+        routes.follow(steps, &All::default(), Changes::default(), end);
+        routes
+    }
+
+    fn fail(&mut self, line: usize, why: impl Into<String>) {
+        self.failed.push((line, why.into()));
+    }
+
+    fn note(&mut self, line: usize, note: impl Into<String>) {
+        self.notes.push((line, note.into()));
+    }
+
+    fn follow(&mut self, steps: &[RuleStep], at: &All, mut changes: Changes, end: &End) {
+        for (index, step) in steps.iter().enumerate() {
+            // Changes with one condition are made together by the first of them.
+            if index > 0
+                && step.act.is_change()
+                && steps[index - 1].when == step.when
+                && steps[index - 1].act.is_change()
+            {
+                continue;
+            }
+            let terms = match step.when.terms(&self.here) {
+                Ok(terms) => terms,
+                Err(why) => {
+                    self.fail(step.line, why);
+                    continue;
+                }
+            };
+            for term in terms {
+                if changes.path_is_changed && term.all.asks_path() {
+                    self.fail(step.line, "it asks for the path that a rule before it has changed, and routes know the first alone");
+                    continue;
+                }
+                let Some(all) = at.and(&term.all) else { continue };
+                let rest = &steps[index + 1..];
+                let spot = Spot { step, rest, end, whole: term.all.is_always(), all };
+                if self.act(&spot, &term, &mut changes) == After::IsOver {
+                    return;
+                }
+            }
+        }
+        self.end(end, at, &changes);
+    }
+
+    fn act(&mut self, spot: &Spot<'_>, term: &Term, changes: &mut Changes) -> After {
+        let line = spot.step.line;
+        let over = if spot.whole { After::IsOver } else { After::GoesOn };
+        match (&spot.step.act, term.specials.as_slice()) {
+            (StepAct::Answer(answer), []) => {
+                self.answer(answer, &spot.all, changes, line);
+                return over;
+            }
+            (StepAct::Answer(answer), [(false, Special::Above(counter, most))])
+                if answer.key == "respond" =>
+            {
+                self.limit(spot, answer, (counter, *most), changes);
+            }
+            (StepAct::Answer(answer), [(true, Special::Auth(list, groups))]) if answer.key == "respond" => {
+                self.note(line, format!("401 in place of {}", answer.status));
+                self.auth(spot, (list.as_str(), groups.as_slice(), "restricted"), changes);
+            }
+            (StepAct::Auth(_, realm), [(true, Special::Auth(list, groups))]) => {
+                self.auth(spot, (list.as_str(), groups.as_slice(), realm.as_str()), changes);
+            }
+            (StepAct::Auth(..), []) => {
+                self.note(line, "nobody gets through: it is followed whoever asks");
+                self.answer(&super::answers::refusal(401), &spot.all, changes, line);
+                return over;
+            }
+            (StepAct::Backend(name), []) => {
+                self.under.push(line);
+                self.enter(name, &spot.all, changes.clone());
+                self.under.pop();
+                return over;
+            }
+            (StepAct::Backend(name), [(false, Special::Share(share))]) => {
+                self.split(spot, name, *share, changes)
+            }
+            (StepAct::Backend(name), [(false, Special::NoServer(of))]) if spot.whole => {
+                self.fallback(line, of, name)
+            }
+            (StepAct::Mapped(map), []) => {
+                self.mapped(map, spot, changes);
+                return over;
+            }
+            (StepAct::Allow, []) => {
+                let from =
+                    spot.rest.iter().position(|step| step.phase > spot.step.phase).unwrap_or(spot.rest.len());
+                self.deeper(spot, &spot.rest[from..], changes.clone());
+                return over;
+            }
+            (act, []) if act.is_change() => self.change(spot, changes),
+            _ => self.fail(line, "no route can ask this together"),
+        }
+        After::GoesOn
+    }
+
+    /// Follows what is behind a rule, where its condition holds.
+    fn deeper(&mut self, spot: &Spot<'_>, rest: &[RuleStep], changes: Changes) {
+        if self.under.len() >= MOST_CHANGES || self.routes.len() >= MOST_ROUTES {
+            self.fail(
+                spot.step.line,
+                "too many rules change something under conditions: each doubles the routes",
+            );
+            return;
+        }
+        self.under.push(spot.step.line);
+        self.follow(rest, &spot.all, changes, spot.end);
+        self.under.pop();
+    }
+
+    /// Makes a change: for all that is behind the rule, or on a way of its own where its condition holds.
+    fn changed(
+        &mut self,
+        spot: &Spot<'_>,
+        rest: &[RuleStep],
+        changes: &mut Changes,
+        make: impl Fn(&mut Changes),
+    ) {
+        if spot.whole {
+            make(changes);
+            return;
+        }
+        let mut own = changes.clone();
+        make(&mut own);
+        self.deeper(spot, rest, own);
+    }
+
+    fn change(&mut self, spot: &Spot<'_>, changes: &mut Changes) {
+        let together =
+            spot.rest.iter().take_while(|step| step.act.is_change() && step.when == spot.step.when);
+        let steps: Vec<&RuleStep> = std::iter::once(spot.step).chain(together).collect();
+        let rest = &spot.rest[steps.len() - 1..];
+        let pinned = steps.iter().find_map(|step| match &step.act {
+            StepAct::Rewrite(rewrite) => rewrite.pinned.clone(),
+            _ => None,
+        });
+        if pinned.is_some() && (changes.pinned.is_some() || changes.path_is_changed) {
+            self.fail(spot.step.line, "the path is changed already, and a route changes it once");
+            return;
+        }
+        let make = |changes: &mut Changes| steps.iter().for_each(|step| changes.make(&step.act));
+        match pinned {
+            None => self.changed(spot, rest, changes, make),
+            Some(_) => {
+                // Only where the expression matches; elsewhere the other changes alone are made.
+                let mut own = changes.clone();
+                make(&mut own);
+                self.deeper(spot, rest, own);
+                let others = |changes: &mut Changes| {
+                    let others = steps.iter().filter(|step| !matches!(step.act, StepAct::Rewrite(_)));
+                    others.for_each(|step| changes.make(&step.act));
+                };
+                if steps.len() > 1 {
+                    self.changed(spot, rest, changes, others);
+                }
+            }
+        }
+    }
+
+    fn auth(
+        &mut self,
+        spot: &Spot<'_>,
+        (list, groups, realm): (&str, &[String], &str),
+        changes: &mut Changes,
+    ) {
+        let mut file = format!("{}/{list}", self.known.folder.trim_end_matches('/'));
+        for group in groups {
+            file = format!("{file}.{group}");
+        }
+        if !groups.is_empty() {
+            self.note(spot.step.line, format!("only users of these groups stand in {file}.users"));
+        }
+        let users = inline(&[
+            ("users".to_owned(), said(&format!("{file}.users"))),
+            ("realm".to_owned(), said(realm)),
+        ]);
+        let auth = inline(&[("basic".to_owned(), users)]);
+        if spot.whole && self.under.is_empty() && self.routes.is_empty() && !changes.is_behind {
+            self.keys.set("auth", auth);
+            return;
+        }
+        self.changed(spot, spot.rest, changes, |changes| changes.keys.set("auth", auth.clone()));
+    }
+
+    fn limit(
+        &mut self,
+        spot: &Spot<'_>,
+        answer: &Answer,
+        (counter, most): (&super::matching::Counter, u64),
+        changes: &mut Changes,
+    ) {
+        let line = spot.step.line;
+        let limit = match self.known.tables.limit(counter, most, answer.status) {
+            Ok(limit) => limit,
+            Err(why) => return self.fail(line, why),
+        };
+        for note in limit.notes {
+            self.note(line, note);
+        }
+        let is_first = spot.whole && self.under.is_empty() && !changes.is_behind;
+        match limit.per_client {
+            Some(most) if is_first => self.keys.set("max_connections_per_client", most.to_string()),
+            Some(_) => self.fail(line, "connections at once are limited for a whole listener alone"),
+            None if is_first => self.limits.push(limit.table),
+            None => {
+                self.note(line, "each of its routes counts for itself");
+                self.changed(spot, spot.rest, changes, |changes| changes.limits.push(limit.table.clone()));
+            }
+        }
+    }
+
+    fn split(&mut self, spot: &Spot<'_>, name: &str, share: f64, changes: &mut Changes) {
+        let line = spot.step.line;
+        let Some(pool) = self.pool_alone(line, name) else { return };
+        self.note(
+            line,
+            "`split`: while that pool is down, its share goes to the other one, where HAProxy answers 503",
+        );
+        self.changed(spot, spot.rest, changes, |changes| changes.splits.push((pool.clone(), share)));
+    }
+
+    fn fallback(&mut self, line: usize, of: &str, name: &str) {
+        let (Some(first), Some(second)) = (self.pool_alone(line, of), self.pool_alone(line, name)) else {
+            return;
+        };
+        self.note(line, format!("`fallback_pool` of pool `{first}`"));
+        self.fallbacks.push((first, second));
+    }
+
+    /// The pool of a backend whose rules are all said by its pool.
+    fn pool_alone(&mut self, line: usize, name: &str) -> Option<String> {
+        match self.known.backends.get(name) {
+            Some(Behind { pool: Some(pool), steps }) if steps.is_empty() => Some(pool.clone()),
+            Some(Behind { pool: Some(_), .. }) => {
+                self.fail(
+                    line,
+                    format!(
+                        "backend `{name}` has rules of its own, which would not hold for what comes this way"
+                    ),
+                );
+                None
+            }
+            _ => {
+                self.fail(line, format!("there is no backend `{name}` that serves"));
+                None
+            }
+        }
+    }
+
+    fn mapped(&mut self, map: &str, spot: &Spot<'_>, changes: &Changes) {
+        let line = spot.step.line;
+        let others = |behind: &&Behind| behind.steps.is_empty();
+        let all = self.known.backends.values();
+        let pools: Vec<String> =
+            all.clone().filter(others).filter_map(|behind| behind.pool.clone()).collect();
+        if all.clone().any(|behind| !behind.steps.is_empty()) {
+            self.note(line, "backends with rules of their own are not among its pools");
+        }
+        let default = match spot.end {
+            End::Backend(Some(name)) => self.pool_alone(line, name),
+            End::Pool(pool) => pool.clone(),
+            End::Backend(None) => None,
+        };
+        let (Some(default), false) = (default, pools.is_empty()) else {
+            return self.fail(line, "a map of pools needs a default backend beside it");
+        };
+        let entries = vec![
+            ("pool".to_owned(), said(&default)),
+            (
+                "pool_map".to_owned(),
+                inline(&[("map".to_owned(), said(map)), ("pools".to_owned(), said_all(&pools))]),
+            ),
+        ];
+        self.push(&spot.all, changes, entries, line);
+    }
+
+    fn answer(&mut self, answer: &Answer, all: &All, changes: &Changes, line: usize) {
+        let mut keys = Keys::default();
+        let mut fields = Edits::default();
+        answer.fields.iter().for_each(|edit| fields.push(edit.clone()));
+        for lost in fields.say(Side::Response, &mut keys) {
+            self.fail(line, lost);
+        }
+        for key in ["auth", "access_log"] {
+            if let Some(value) = changes.keys.get(key) {
+                keys.set(key, value);
+            }
+        }
+        if !changes.limits.is_empty() {
+            keys.set("rate_limit", listed(&changes.limits));
+        }
+        let mut entries = vec![(answer.key.to_owned(), answer.table.clone())];
+        entries.extend(keys.entries().iter().cloned());
+        self.push(all, &Changes { pinned: changes.pinned.clone(), ..Changes::default() }, entries, line);
+    }
+
+    /// Goes on to a backend, with its own rules.
+    fn enter(&mut self, name: &str, at: &All, mut changes: Changes) {
+        let known = self.known;
+        match known.backends.get(name) {
+            Some(behind) => {
+                changes.is_behind = true;
+                self.follow(&behind.steps, at, changes, &End::Pool(behind.pool.clone()));
+            }
+            None => {
+                let lines = self.under.clone();
+                lines.into_iter().for_each(|line| self.fail(line, format!("there is no backend `{name}`")));
+            }
+        }
+    }
+
+    fn end(&mut self, end: &End, at: &All, changes: &Changes) {
+        let pool = match end {
+            End::Backend(Some(name)) => return self.enter(name, at, changes.clone()),
+            End::Backend(None) => None,
+            End::Pool(pool) => pool.clone(),
+        };
+        let line = self.under.last().copied().unwrap_or(0);
+        match pool {
+            Some(pool) => self.push(at, changes, vec![("pool".to_owned(), said(&pool))], line),
+            None => self.answer(&super::answers::refusal(503), at, changes, line),
+        }
+    }
+
+    /// Adds the routes that together hold under a condition.
+    fn push(&mut self, all: &All, changes: &Changes, action: Vec<(String, String)>, line: usize) {
+        let conditions = match conditions(all, changes.pinned.as_deref()) {
+            Ok(conditions) => conditions,
+            Err(why) => return self.fail(line, why),
+        };
+        let (keys, lost) = changes.keys(&action);
+        for why in lost {
+            self.fail(line, why);
+        }
+        if self.routes.len() + conditions.len() > MOST_ROUTES {
+            return self.fail(line, format!("a listener has {MOST_ROUTES} routes already"));
+        }
+        for condition in conditions {
+            let mut entries = condition.entries();
+            entries.extend(action.iter().cloned());
+            entries.extend(keys.entries().iter().cloned());
+            self.routes.push(entries);
+        }
+    }
+}
+
+impl StepAct {
+    /// Whether it changes something and goes on.
+    fn is_change(&self) -> bool {
+        matches!(self, StepAct::Edit(..) | StepAct::Key(..) | StepAct::Rewrite(_))
+    }
+}
+
+impl Changes {
+    fn make(&mut self, act: &StepAct) {
+        match act {
+            StepAct::Edit(Side::Request, edit) => self.request.push(edit.clone()),
+            StepAct::Edit(Side::Response, edit) if self.is_behind => self.behind_response.push(edit.clone()),
+            StepAct::Edit(Side::Response, edit) => self.response.push(edit.clone()),
+            StepAct::Key(key, value) => self.keys.set(key, value.clone()),
+            StepAct::Rewrite(Rewrite { pinned, path, query }) => {
+                if pinned.is_some() {
+                    self.pinned.clone_from(pinned);
+                }
+                if let Some(path) = path {
+                    self.rewrite.set("path", said(path));
+                    self.path_is_changed = true;
+                }
+                if let Some(query) = query {
+                    self.rewrite.set("query", said(query));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The keys of a route with this action, and what of the changes they can't say.
+    fn keys(&self, action: &[(String, String)]) -> (Keys, Vec<String>) {
+        let mut keys = self.keys.clone();
+        let mut lost = self.request.say(Side::Request, &mut keys);
+        let mut response = self.behind_response.clone();
+        response.extend(&self.response);
+        lost.extend(response.say(Side::Response, &mut keys));
+        if !self.limits.is_empty() {
+            keys.set("rate_limit", listed(&self.limits));
+        }
+        if !self.rewrite.is_empty() {
+            keys.set("rewrite", self.rewrite.inline());
+        }
+        let is_mapped = action.iter().any(|(key, _)| key == "pool_map");
+        let splits: Vec<String> = self
+            .splits
+            .iter()
+            .map(|(pool, share)| {
+                inline(&[("pool".to_owned(), said(pool)), ("share".to_owned(), format!("{share:?}"))])
+            })
+            .collect();
+        match (splits.is_empty(), is_mapped) {
+            (true, _) => {}
+            (false, false) => {
+                keys.set("split", inline(&[("to".to_owned(), format!("[{}]", splits.join(", ")))]))
+            }
+            (false, true) => lost.push("a route has no `split` beside `pool_map`".to_owned()),
+        }
+        let differs = self.request.have_any(&["$header.", "$cookie.", "$query", "$path"]);
+        if keys.has("cache") && (!splits.is_empty() || is_mapped || differs) {
+            keys.remove("cache");
+            lost.push(
+                "nothing is kept of a route that splits, or tells backends more of each request".to_owned(),
+            );
+        }
+        (keys, lost)
+    }
+}
+
+/// One table, or a list of them.
+pub fn listed(tables: &[String]) -> String {
+    match tables {
+        [one] => one.clone(),
+        several => format!("[{}]", several.join(", ")),
+    }
+}

@@ -1,0 +1,166 @@
+//! Stick tables: counters as limits.
+
+use std::collections::BTreeMap;
+
+use super::ledger::Ledger;
+use super::maps::Maps;
+use super::matching::Counter;
+use super::output::{Keys, said};
+use super::samples::{Sample, constant, variable};
+use super::sections::Line;
+use super::times::{Time, duration};
+
+/// The tables of all proxies, and what the one in question tracks.
+#[derive(Clone, Debug, Default)]
+pub struct Tables {
+    /// Periods of the rates that a table stores, by the name of the table and the counter.
+    stored: BTreeMap<(String, String), Time>,
+    /// By number: the key, and the table if it is another proxy's.
+    tracked: BTreeMap<String, (Result<String, String>, Option<String>)>,
+    /// The proxy whose rules are looked at.
+    own: String,
+}
+
+/// A limit that a counter becomes.
+#[derive(Debug)]
+pub struct Limit {
+    /// The table of a `rate_limit`.
+    pub table: String,
+    /// Connections at once, in place of a rate.
+    pub per_client: Option<u64>,
+    /// What differs.
+    pub notes: Vec<String>,
+}
+
+impl Tables {
+    /// Takes up a `stick-table` of a proxy.
+    pub fn stick_table(&mut self, proxy: &str, line: &Line, ledger: &mut Ledger) {
+        let mut words = line.from(1).iter();
+        let mut is_counter = false;
+        while let Some(word) = words.next() {
+            if word != "store" {
+                continue;
+            }
+            for stored in words.next().map_or("", String::as_str).split(',') {
+                is_counter = true;
+                let (what, period) = stored.split_once('(').unwrap_or((stored, ""));
+                if let Some(period) = duration(period.trim_end_matches(')'), 1) {
+                    self.stored.insert((proxy.to_owned(), what.to_owned()), period);
+                }
+            }
+        }
+        let note = if is_counter {
+            "limits have their own counters, for 250,000 keys each (`keys`); peers are told nothing"
+        } else {
+            "no table: the client's address, or a sealed cookie, says where it belongs"
+        };
+        ledger.approximate(line.number, note);
+    }
+
+    /// These tables, with what the rules of a proxy track.
+    pub fn of(&self, proxy: &str, lines: &[&Line], maps: &mut Maps) -> Tables {
+        let mut tables = Tables { own: proxy.to_owned(), ..self.clone() };
+        for line in lines {
+            let at = match (line.word(0), line.word(1)) {
+                ("http-request", _) => 1,
+                ("tcp-request", "connection" | "content" | "session") => 2,
+                _ => continue,
+            };
+            let action = line.word(at);
+            let Some(index) = action.strip_prefix("track-sc") else { continue };
+            let index = index.trim_start_matches('(').trim_end_matches(')');
+            let key = Sample::parse(line.word(at + 1)).and_then(|sample| key_of(&sample, maps));
+            let table = (line.word(at + 2) == "table").then(|| line.word(at + 3).to_owned());
+            tables.tracked.insert(index.to_owned(), (key, table));
+        }
+        tables
+    }
+
+    /// What it becomes that a counter is above a number. `Err` says what there is nothing like.
+    pub fn limit(&self, counter: &Counter, most: u64, status: u16) -> Result<Limit, String> {
+        let (key, table) = match &counter.tracked {
+            None => (Ok("client_ip".to_owned()), None),
+            Some(index) => self
+                .tracked
+                .get(index)
+                .cloned()
+                .ok_or_else(|| format!("nothing is tracked as `sc{index}`"))?,
+        };
+        let key = key?;
+        let mut notes = Vec::new();
+        if counter.what == "conn_cur" && key == "client_ip" {
+            notes.push(
+                "`max_connections_per_client`: the connection beyond is closed; of IPv6 a client is its /64"
+                    .to_owned(),
+            );
+            return Ok(Limit { table: String::new(), per_client: Some(most), notes });
+        }
+        let statuses = match counter.what.as_str() {
+            "http_req_rate" => None,
+            "http_err_rate" => Some("4xx"),
+            "http_fail_rate" => Some("5xx"),
+            "conn_rate" | "sess_rate" => {
+                notes.push("requests are counted, not connections".to_owned());
+                None
+            }
+            other => return Err(format!("there is no counter like `{other}`")),
+        };
+        let name = counter.table.clone().or(table).unwrap_or_else(|| self.own.clone());
+        let period = self
+            .stored
+            .get(&(name.clone(), counter.what.clone()))
+            .ok_or_else(|| format!("no table of `{name}` stores `{}` with its period", counter.what))?;
+        if most == 0 {
+            return Err("a limit that lets nobody pass is a deny list".to_owned());
+        }
+        let mut limit = Keys::default();
+        limit.set("rate", said(&format!("{most}/{}", period.whole_seconds())));
+        limit.set("burst", most.min(10_000_000).to_string());
+        if let Some(statuses) = statuses {
+            limit.set("statuses", said(statuses));
+        }
+        if key != "client_ip" {
+            limit.set("key", said(&key));
+        }
+        if status == 503 {
+            limit.set("status", "503");
+        }
+        notes.push(
+            "`rate_limit`: a token bucket, not a sliding window; of IPv6 a client is its /64".to_owned(),
+        );
+        if !matches!(status, 429 | 503) {
+            notes.push(format!("429 in place of {status}"));
+        }
+        Ok(Limit { table: limit.inline(), per_client: None, notes })
+    }
+}
+
+/// What is counted by, in Weir's words.
+fn key_of(sample: &Sample, maps: &mut Maps) -> Result<String, String> {
+    let (_, plain) = sample.without_case();
+    let named = |family: &str| format!("{family}:{}", plain.fetch.argument(0).to_ascii_lowercase());
+    if plain.converters.is_empty() {
+        match plain.fetch.name.as_str() {
+            "src" => return Ok("client_ip".to_owned()),
+            "hdr" | "req.hdr" | "req.fhdr"
+                if plain.fetch.arguments.len() == 1 && plain.is_host().is_none() =>
+            {
+                return Ok(named("header"));
+            }
+            "cook" | "req.cook" => return Ok(format!("cookie:{}", plain.fetch.argument(0))),
+            "base32+src" | "url32+src" => return Ok("$client_ip $host$path".to_owned()),
+            _ => {}
+        }
+    }
+    if let [concat] = plain.converters.as_slice()
+        && concat.name == "concat"
+    {
+        let first = Sample { fetch: plain.fetch.clone(), converters: Vec::new() };
+        let second = concat.argument(1);
+        if second.is_empty() {
+            return Ok(format!("{}{}", variable(&first, maps)?.text, constant(concat.argument(0))));
+        }
+        return Err("nothing is counted by variables that rules have set".to_owned());
+    }
+    variable(&plain, maps).map(|value| value.text)
+}

@@ -1,0 +1,152 @@
+//! What whole files are converted to. Each result is checked as `weir check` does.
+
+mod robust;
+mod verdicts;
+
+use super::convert;
+use crate::{Converted, Directive, DirectiveVerdict, NoFiles};
+
+/// The file that seed 002 printed, and what else people have in theirs.
+const FILES: [&str; 4] = [
+    include_str!("tests/seed.cfg"),
+    include_str!("tests/rules.cfg"),
+    include_str!("tests/full.cfg"),
+    include_str!("tests/many.cfg"),
+];
+
+/// Converts a text, which must be possible.
+fn converted(text: &str) -> Converted {
+    convert(text, &NoFiles).unwrap_or_else(|problem| panic!("{problem}\n{text}"))
+}
+
+/// The converted file, which `weir check` takes.
+fn checked(text: &str) -> String {
+    let converted = converted(text);
+    let file = converted.to_toml("haproxy.cfg");
+    if let Err(report) = weir_config::check_text("weir.toml", &file) {
+        panic!("{report}\n{file}");
+    }
+    converted.body
+}
+
+/// What became of a line.
+fn verdict(text: &str, line: usize) -> (DirectiveVerdict, String) {
+    let all = converted(text).directives;
+    let of: Vec<&Directive> = all.iter().filter(|directive| directive.line == line).collect();
+    let [one] = of.as_slice() else { panic!("{of:?} of line {line}") };
+    (one.verdict, one.note.clone())
+}
+
+#[test]
+fn every_line_gets_one_verdict() {
+    for text in FILES {
+        let lines: Vec<usize> = converted(text).directives.iter().map(|directive| directive.line).collect();
+        for (number, line) in text.lines().enumerate().map(|(at, line)| (at + 1, line.trim())) {
+            let expected = usize::from(!line.is_empty() && !line.starts_with('#'));
+            assert_eq!(lines.iter().filter(|of| **of == number).count(), expected, "line {number}: {line}");
+        }
+    }
+}
+
+#[test]
+fn what_comes_out_is_taken_by_weir_check() {
+    for text in FILES {
+        checked(text);
+    }
+}
+
+#[test]
+fn the_file_of_the_seed_lacks_nothing() {
+    let converted = converted(FILES[0]);
+    assert_eq!(converted.count(DirectiveVerdict::Unsupported), 0, "{}", converted.to_toml("haproxy.cfg"));
+    assert!(converted.body.contains("[admin]\nbind = \"127.0.0.1:9321\"\n"), "{}", converted.body);
+}
+
+#[test]
+fn a_frontend_with_and_without_tls_is_two_listeners() {
+    let body = checked(
+        "defaults\n mode http\nfrontend web\n bind :80\n bind :443 ssl crt /etc/site.pem alpn h2,http/1.1\n \
+         http-request redirect scheme https code 301 unless { ssl_fc }\n \
+         http-request set-header X-Forwarded-Proto https if { ssl_fc }\n default_backend app\n\
+         backend app\n server a 10.0.0.1:80\n",
+    );
+    let (plain, secure) = body.split_once("[listener.web-tls]").expect("two listeners");
+    assert!(plain.contains("redirect = { to = \"https://$host$path$query\", status = 301 }"), "{body}");
+    assert!(!plain.contains("x-forwarded-proto") && !secure.contains("redirect ="), "{body}");
+    assert!(secure.contains("set_request_header = { x-forwarded-proto = \"https\" }"), "{body}");
+    assert!(secure.contains("http = [\"h1\", \"h2\"]"), "{body}");
+}
+
+#[test]
+fn a_change_under_a_condition_divides_what_is_behind_it() {
+    let body = checked(
+        "defaults\n mode http\nfrontend web\n bind :80\n http-request set-header X-Api 1 if { path_beg /api/ }\n \
+         use_backend two if { hdr(host),host_only,lower two.example }\n default_backend one\n\
+         backend one\n server a 10.0.0.1:80\nbackend two\n server b 10.0.0.2:80\n",
+    );
+    let routes: Vec<&str> = body.split("[[listener.web.route]]\n").skip(1).collect();
+    assert_eq!(
+        routes[..2],
+        [
+            "path = \"/api/*\"\nhost = \"two.example\"\npool = \"two\"\nset_request_header = { x-api = \"1\" }\n\n",
+            "path = \"/api/*\"\npool = \"one\"\nset_request_header = { x-api = \"1\" }\n\n",
+        ],
+        "{body}"
+    );
+    assert!(routes[2].starts_with("host = \"two.example\"\npool = \"two\"\n\n"), "{body}");
+    assert!(body.contains("pool = \"one\"\n"), "{body}");
+}
+
+#[test]
+fn rules_of_a_backend_hold_for_all_that_leads_to_it() {
+    let body = checked(
+        "defaults\n mode http\nfrontend web\n bind :80\n use_backend app if { path_beg /app }\n default_backend app\n\
+         backend app\n http-request deny if { path_end .php }\n http-request set-header X-App 1\n server a 10.0.0.1:80\n",
+    );
+    let routes: Vec<&str> = body.split("[[listener.web.route]]\n").skip(1).collect();
+    assert!(
+        routes[0].starts_with("path = \"/app*\"\nany = [{ path = \"*.php\" }]\nrespond = { status = 403 }"),
+        "{body}"
+    );
+    assert!(routes[1].starts_with("path = \"/app*\"\npool = \"app\""), "{body}");
+    assert!(routes[2].starts_with("path = \"*.php\"\nrespond = { status = 403 }"), "{body}");
+    assert!(body.contains("[pool.app]\nbackends = [\"10.0.0.1:80\"]\n"), "{body}");
+    assert_eq!(body.matches("set_request_header = { x-app = \"1\" }").count(), 1, "{body}");
+}
+
+#[test]
+fn a_rule_is_never_followed_without_its_condition() {
+    for (rule, told) in [
+        ("http-request deny if { req.body_len gt 10 }", "PASSES in Weir"),
+        ("http-request deny if !{ path_beg /a } { lua.x }", "PASSES in Weir"),
+        ("http-request auth if { path_beg /a } { req.body -m sub x }", "NOBODY IS ASKED FOR A PASSWORD"),
+        ("use_backend app if { srv_is_up(app/a) }", "go on to the next rules"),
+    ] {
+        let text = format!(
+            "defaults\n mode http\nfrontend web\n bind :80\n {rule}\n default_backend app\nbackend app\n server a 10.0.0.1:80\n"
+        );
+        let (verdict, note) = verdict(&text, 5);
+        assert_eq!(verdict, DirectiveVerdict::Unsupported, "{rule}: {note}");
+        assert!(note.contains(told), "{rule}: {note}");
+        assert!(!checked(&text).contains("[[listener"), "{rule}");
+    }
+}
+
+#[test]
+fn a_password_that_is_asked_for_holds_for_what_is_behind_the_rule() {
+    let body = checked(
+        "userlist staff\n user bob insecure-password secret\ndefaults\n mode http\nfrontend web\n bind :80\n \
+         acl authed http_auth(staff)\n http-request return status 200 if { path /ping }\n \
+         http-request auth realm Staff if { path_beg /admin } !authed\n default_backend app\n\
+         backend app\n server a 10.0.0.1:80\n",
+    );
+    let routes: Vec<&str> = body.split("[[listener.web.route]]\n").skip(1).collect();
+    assert!(routes[0].starts_with("path = \"/ping\"\nrespond = { status = 200 }\n\n"), "{body}");
+    assert!(
+        routes[1].starts_with(
+            "path = \"/admin*\"\npool = \"app\"\nauth = { basic = { users = \"/etc/weir/staff.users\", realm = \"Staff\" } }\n"
+        ),
+        "{body}"
+    );
+    assert!(!body.contains("secret"), "{body}");
+}

@@ -1,0 +1,97 @@
+//! A case for each verdict, and for what must be told.
+
+use super::{DirectiveVerdict, checked, converted, verdict};
+use crate::{NoFiles, SourceFiles, haproxy::convert};
+
+/// A frontend with one line more, which is line 5.
+fn with(line: &str) -> String {
+    format!(
+        "defaults\n mode http\nfrontend web\n bind :80\n {line}\n default_backend app\nbackend app\n server a 10.0.0.1:80\n"
+    )
+}
+
+#[test]
+fn the_same_is_exact_what_differs_is_approximate_and_what_is_missing_is_unsupported() {
+    for (line, expected, told) in [
+        ("http-request deny if { path_beg /x }", DirectiveVerdict::Exact, "answers 403"),
+        ("http-request deny if { hdr(host) -i a.b }", DirectiveVerdict::Approximate, "without their port"),
+        ("http-request lua.go", DirectiveVerdict::Unsupported, "no Lua"),
+        ("maxconn 10", DirectiveVerdict::Approximate, "`max_connections`"),
+        ("option abortonclose", DirectiveVerdict::Exact, "`abort_on_close`"),
+        ("never-heard-of x", DirectiveVerdict::Unsupported, "not known here"),
+        ("filter spoe engine x", DirectiveVerdict::Unsupported, "no SPOE"),
+        ("acl a path_reg (?=x)", DirectiveVerdict::Exact, "used by no rule"),
+        ("http-request set-header X-A %[rand(5)]", DirectiveVerdict::Unsupported, "no variable for `rand`"),
+        ("http-request set-header X-Forwarded-For %[src]", DirectiveVerdict::Approximate, "every request"),
+        ("timeout client x", DirectiveVerdict::Unsupported, "is no time"),
+        ("use_backend gone if { path / }", DirectiveVerdict::Unsupported, "there is no backend `gone`"),
+        ("log 127.0.0.1 local0 notice", DirectiveVerdict::Approximate, "no access log"),
+        ("balance roundrobin", DirectiveVerdict::Exact, "no servers"),
+    ] {
+        let text = with(line);
+        let (verdict, note) = verdict(&text, 5);
+        assert_eq!(verdict, expected, "{line}: {note}");
+        assert!(note.contains(told), "{line}: {note}");
+        checked(&text);
+    }
+}
+
+#[test]
+fn defaults_that_differ_are_told_where_the_file_says_nothing() {
+    let told = converted(&with("maxconn 10")).to_toml("haproxy.cfg");
+    for name in ["option forwardfor", "retries", "timeout client", "timeout server", "timeout http-request"] {
+        assert!(told.contains(&format!("#   approximate  default  {name}: ")), "{name}\n{told}");
+    }
+}
+
+#[test]
+fn a_file_without_a_proxy_is_nothing_to_convert() {
+    for text in ["global\n daemon\n", "defaults\n mode http\n"] {
+        let problem = convert(text, &NoFiles).expect_err(text);
+        assert!(problem.message.contains("no `frontend`"), "{problem}");
+    }
+}
+
+/// Files that are there.
+struct Folder;
+
+impl SourceFiles for Folder {
+    fn matching(&self, pattern: &str) -> Vec<String> {
+        let inside = ["/certs/a.pem", "/certs/b.pem", "/certs/b.pem.key"];
+        match pattern {
+            "/certs/*" => inside.iter().map(|path| (*path).to_owned()).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn read(&self, path: &str) -> Result<String, String> {
+        match path {
+            "/certs/a.pem" => Ok("CERTIFICATE and PRIVATE KEY".to_owned()),
+            "/certs/b.pem" => Ok("CERTIFICATE".to_owned()),
+            "/errors/503.http" => {
+                Ok("HTTP/1.0 503 Gone\r\nContent-Type: text/html\r\n\r\n<p>Sorry</p>\n".to_owned())
+            }
+            "/lists/bad" => Ok("# bad ones\n/a\n/b\n".to_owned()),
+            _ => Err("it is not there".to_owned()),
+        }
+    }
+
+    fn folder(&self) -> &str {
+        "/etc/haproxy"
+    }
+}
+
+#[test]
+fn files_that_can_be_read_are_taken_over() {
+    let text = "defaults\n mode http\n errorfile 503 /errors/503.http\n errorfile 500 /errors/500.http\nfrontend web\n \
+                bind :443 ssl crt /certs\n http-request deny if { path -f /lists/bad }\n default_backend app\n\
+                backend app\n server a 10.0.0.1:80\n";
+    let converted = convert(text, &Folder).expect("converted");
+    let body = &converted.body;
+    assert!(body.contains("certificates = [{ cert = \"/certs/a.pem\", key = \"/certs/a.pem\" }, { cert = \"/certs/b.pem\", key = \"/certs/b.pem.key\" }]"), "{body}");
+    assert!(body.contains("path = [\"/a\", \"/b\"]"), "{body}");
+    assert!(body.contains("file = \"/etc/weir/503.html\"\ncontent_type = \"text/html\""), "{body}");
+    assert_eq!(converted.files[0].text, "<p>Sorry</p>\n");
+    let lost = converted.directives.iter().find(|directive| directive.line == 4).expect("a verdict");
+    assert!(lost.verdict == DirectiveVerdict::Unsupported && lost.note.contains("not there"), "{lost}");
+}
