@@ -52,8 +52,8 @@ pub struct Running {
 /// With what TLS is spoken to the admin API. Any of it asks for TLS, as `[admin.tls]` of the config does.
 #[derive(Debug, Args)]
 pub struct AdminTrust {
-    /// CA certificates to verify the admin API's certificate with [default: the certificate in `[admin.tls]` of
-    /// the config, or the system's CA certificates]
+    /// CA certificates to verify the admin API's certificate with [default: the certificate in `[admin.tls]`
+    /// of the config, or the system's CA certificates]
     #[arg(long, value_name = "FILE", env = "WEIR_ADMIN_CA")]
     pub admin_ca: Option<PathBuf>,
     /// Host name to verify in the admin API's certificate [default: the host of its address]

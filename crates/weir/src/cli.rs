@@ -41,8 +41,8 @@ enum Verb {
     Proxy(verbs::proxy::Arguments),
     /// Validate a config file and the files that it names, without changing anything
     ///
-    /// Exit codes: 0 if the config is valid; 2 if `weir run` and `weir reload` would reject it; with `--online`,
-    /// 1 if a backend is unreachable or a certificate or revocation list has expired.
+    /// Exit codes: 0 if the config is valid; 2 if `weir run` and `weir reload` would reject it; with
+    /// `--online`, 1 if a backend is unreachable or a certificate or revocation list has expired.
     Check {
         #[command(flatten)]
         files: ConfigFiles,
@@ -134,7 +134,7 @@ enum Verb {
 
 #[derive(Debug, Subcommand)]
 enum Explain {
-    /// An HTTP request
+    /// Explain an HTTP request
     Http {
         /// Request method: GET, POST, …
         method: String,
@@ -158,7 +158,7 @@ enum Explain {
         #[arg(long)]
         json: bool,
     },
-    /// A TCP connection
+    /// Explain a TCP connection
     Tcp {
         /// Client, as address:port
         source: SocketAddr,
@@ -173,7 +173,7 @@ enum Explain {
         #[arg(long)]
         json: bool,
     },
-    /// A UDP flow
+    /// Explain a UDP flow
     Udp {
         /// Client, as address:port
         source: SocketAddr,
@@ -185,7 +185,7 @@ enum Explain {
         #[arg(long)]
         json: bool,
     },
-    /// An SQL statement
+    /// Explain an SQL statement
     Sql {
         #[command(flatten)]
         sql: AskedSql,
@@ -261,9 +261,11 @@ fn done(verb: Verb) -> Result<Exit, Exit> {
             say!("weir {}", env!("CARGO_PKG_VERSION"));
             Ok(Exit::Done)
         }
-        Verb::HandOn { program, arguments } => weir_control::upgrade::hand_on(&program, &arguments)
-            .map(|()| Exit::Done)
-            .map_err(|error| Exit::Failed.saying(format_args!("{program:?} can't be started for the upgrade: {error}"))),
+        Verb::HandOn { program, arguments } => {
+            weir_control::upgrade::hand_on(&program, &arguments).map(|()| Exit::Done).map_err(|error| {
+                Exit::Failed.saying(format_args!("{program:?} can't be started for the upgrade: {error}"))
+            })
+        }
         Verb::Top(arguments) => verbs::top::top(&arguments),
         Verb::Convert(arguments) => verbs::convert::convert(&arguments),
     }

@@ -3,9 +3,10 @@
 //! An injection is a value that does not stay the literal for which the application takes it: inserted into
 //! the statement, it changes the statement's structure. So the screen examines each value for that: it parses
 //! the value as if it stood in place of a number, right after an operand, and within each kind of quotes
-//! (single and double ones, backticks, brackets), and what follows a number of unknown notation ([`grammar`]).
-//! The result is recorded as facts, from which [`rules`] decides. There is no list of bad words: `O'Reilly`,
-//! `1 or 2 items` and a question about `union select` stop being SQL at their second or third word.
+//! (single and double ones, backticks, brackets), and what follows a number of unknown notation
+//! ([`grammar`]). The result is recorded as facts, from which [`rules`] decides. There is no list of bad
+//! words: `O'Reilly`, `1 or 2 items` and a question about `union select` stop being SQL at their second or
+//! third word.
 //!
 //! [`decode`] undoes the encodings that can hide a value; [`request`] finds the values of a request, and
 //! [`body`] decides how to read its body.
