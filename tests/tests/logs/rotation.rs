@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -37,7 +36,9 @@ struct Rotation {
 impl Rotation {
     fn of(weir: &Weir) -> Rotation {
         let dir = weir.dir();
-        let (user, group) = (owner(dir, "%U"), owner(dir, "%G"));
+        let owner = fs::metadata(dir).expect("a folder");
+        let user = name_of(owner.uid(), "/etc/passwd");
+        let group = name_of(owner.gid(), "/etc/group");
         let mut rules = RULES.to_owned();
         for (packaged, own) in [
             ("/var/log/weir/", format!("{}/", dir.display())),
@@ -74,11 +75,12 @@ impl Rotation {
     }
 }
 
-/// The owner of a folder, as stat(1) writes it.
-fn owner(dir: &Path, format: &str) -> String {
-    let path = dir.display().to_string();
-    let said = run_tool(&tool("stat", "coreutils"), &["--format", format, &path], b"", PATIENCE);
-    said.succeeded().trim().to_owned()
+/// The name of this number in `/etc/passwd` or `/etc/group`.
+fn name_of(number: u32, file: &str) -> String {
+    let text = fs::read_to_string(file).expect("it can be read");
+    let mut entries = text.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let found = entries.find(|fields| fields.get(2).is_some_and(|it| *it == number.to_string()));
+    found.and_then(|fields| fields.first().map(|name| (*name).to_owned())).expect("it has a name")
 }
 
 /// The lines of all logs, rotated and compressed ones among them.
@@ -93,7 +95,8 @@ fn lines(weir: &Weir) -> Vec<String> {
         let text = match path.extension().is_some_and(|it| it == "gz") {
             true => {
                 let path = path.display().to_string();
-                let said = run_tool(&tool("gzip", "gzip"), &["-dc", &path], b"", PATIENCE);
+                let unpack = "import gzip, sys; sys.stdout.buffer.write(gzip.open(sys.argv[1]).read())";
+                let said = run_tool(&tool("python3", "python3"), &["-c", unpack, &path], b"", PATIENCE);
                 said.succeeded().to_owned()
             }
             false => fs::read_to_string(&path).expect("it can be read"),
