@@ -93,12 +93,9 @@ fn cluster_of(file: &RouterFile) -> RouterCluster {
     cluster
 }
 
-/// Seconds from 0.01 to 3600, as whole milliseconds.
+/// Seconds, from 0.01 to 3600, as whole milliseconds.
 fn milliseconds(seconds: f64) -> u64 {
-    // The caller has checked the bounds.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    let whole = (seconds * 1000.0).round() as u64;
-    whole
+    (seconds * 1000.0).round() as u64
 }
 
 /// How Router's own questions are sent to the members.
