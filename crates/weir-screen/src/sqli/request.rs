@@ -134,8 +134,8 @@ enum Written {
 
 impl Screen {
     /// The first injection in a path, segment by segment. A payload may contain slashes, in a comment or in
-    /// quotes. So what follows is also read as a whole, from [`PATH_STARTS`] segments at most: those that have
-    /// a quote, or that a `/*` follows.
+    /// quotes. So what follows is also read as a whole, from [`PATH_STARTS`] segments at most: those that
+    /// have a quote, or that a `/*` follows.
     pub fn path(&mut self, path: &[u8]) -> Option<Found> {
         let found = |finding| Found { location: Location::Path, finding };
         let mut starts = 0;
