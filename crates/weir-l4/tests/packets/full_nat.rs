@@ -202,32 +202,30 @@ fn a_client_may_be_its_own_backend(kind: Kind) {
     answers(&mut plane, kind, seen, client, 0);
 }
 
-/// Whether the source is an address of an interface, or only routed here.
+/// A plane whose source of this number is an address of an interface, if `is_host`, or only routed here.
+fn plane_whose_source(kind: Kind, number: usize, is_host: bool) -> Plane {
+    let mut plane = kind.empty_plane();
+    plane.backend(0, kind.backend(0));
+    plane.pool(0, Algorithm::Hash, &[0]);
+    listener(&mut plane, kind, 0, PORTS);
+    if is_host {
+        plane.host_address(sources(kind)[number]);
+    }
+    plane
+}
+
 fn a_packet_from_a_source_is_dropped_by_name(kind: Kind) {
     for is_host in [true, false] {
-        let mut plane = kind.empty_plane();
-        plane.backend(0, kind.backend(0));
-        plane.pool(0, Algorithm::Hash, &[0]);
-        listener(&mut plane, kind, 0, PORTS);
-        if is_host {
-            plane.host_address(sources(kind)[0]);
-        }
+        let mut plane = plane_whose_source(kind, 0, is_host);
         let first = kind.packet(SocketAddr::new(sources(kind)[0], 62_000), kind.listener(0));
         plane.run(CLIENTS, &first.frame()).dropped(Verdict::DropOwnAddress);
         assert_eq!(plane.remembered(), 0);
     }
 }
 
-/// The same.
 fn an_answer_to_nobody_is_dropped_by_name(kind: Kind) {
     for is_host in [true, false] {
-        let mut plane = kind.empty_plane();
-        plane.backend(0, kind.backend(0));
-        plane.pool(0, Algorithm::Hash, &[0]);
-        listener(&mut plane, kind, 0, PORTS);
-        if is_host {
-            plane.host_address(sources(kind)[1]);
-        }
+        let mut plane = plane_whose_source(kind, 1, is_host);
         let mut answer = kind.answer();
         answer.ip.destination = sources(kind)[1];
         for port in [PORTS.0, 62_000, PORTS.1] {

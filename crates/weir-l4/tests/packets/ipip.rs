@@ -2,12 +2,20 @@
 
 use std::net::IpAddr;
 
-use weir_l4::layout::{Address, Algorithm, Settings, TCP, Verdict};
+use weir_l4::layout::{Address, Settings, TCP, Verdict};
 
-use crate::frames::{ACK, FIN, IcmpError, Packet, Read, SYN, Sum};
+use crate::frames::{ACK, FIN, IcmpError, Packet, Read, SYN};
 use crate::kinds::{Kind, each_kind_of_ipip};
 use crate::mtu::all_of_this_tick;
 use crate::namespace::{BACKENDS, CLIENTS, NARROW, NARROW_MTU, ROUTE_MTU};
+use crate::one_way::{
+    a_dead_backend_is_left, a_flow_settles_by_its_client_alone,
+    a_hop_limit_that_ends_here_is_answered_by_the_listener,
+    a_host_that_does_not_forward_balances_all_the_same,
+    an_error_about_an_answer_reaches_the_backend as an_error_about_an_answer_reaches_the_backend_within,
+    damage_and_padding_stay as damage_and_padding_stay_within, fragments_follow_the_first, goes_on,
+    later_packets_go_to_the_neighbour, what_the_backend_answers_is_left_alone,
+};
 use crate::plane::Plane;
 
 each_kind_of_ipip! {
@@ -32,97 +40,13 @@ each_kind_of_ipip! {
     an_error_about_what_was_not_sent_is_left_alone
 }
 
-/// Every packet of the client is forwarded whole; the outer one is to the backend.
-#[track_caller]
-fn goes_on(plane: &mut Plane, kind: Kind, packet: &Packet) {
-    plane.run(CLIENTS, &packet.frame()).forwarded(Verdict::ToBackend, &kind.wrapped(packet, 0));
-}
-
 fn a_conversation_goes_within_outer_packets(kind: Kind) {
-    let mut plane = kind.flowing();
-    let later = kind.later().with_payload(301);
-    let macs: Vec<_> = (0..10).map(|_| plane.run(CLIENTS, &later.frame()).macs()).collect();
-    assert!(macs.contains(&[BACKENDS.neighbour, BACKENDS.mac]), "{macs:02x?}");
-    for hop_limit in [2, 64, 255] {
-        goes_on(&mut plane, kind, &later.clone().with_hop_limit(hop_limit));
-    }
+    let mut plane = later_packets_go_to_the_neighbour(kind);
     // Outer ones have DSCP and ECN of inner ones (RFC 6040 §4.1), and are never cut.
     for class in [0x01, 0x02, 0x03, 0xb8] {
         let mut odd = kind.later().with_flags(ACK | FIN);
         (odd.ip.class, odd.ip.flow_label, odd.ip.dont_fragment) = (class, 0xf_abcd, false);
         goes_on(&mut plane, kind, &odd);
-    }
-}
-
-fn damage_and_padding_stay_within(kind: Kind) {
-    let mut plane = kind.flowing();
-    let mut packet = kind.later().with_payload(1);
-    packet.padding = 19;
-    goes_on(&mut plane, kind, &packet);
-    if !kind.is_summed {
-        goes_on(&mut plane, kind, &kind.later().with_sum(Sum::Off(0x101)));
-    }
-    if kind.protocol != TCP {
-        goes_on(&mut plane, kind, &kind.later().with_sum(Sum::Missing));
-    }
-}
-
-fn fragments_follow_the_first(kind: Kind) {
-    let mut plane = kind.plane();
-    let first = kind.first().with_payload(2000);
-    let expected = kind.at_backend(&first).fragments(&[800, 1600]);
-    for (fragment, expected) in first.fragments(&[800, 1600]).iter().zip(expected) {
-        let expected = kind.wrapped_to(&first, &expected[14..], kind.backend(0).ip());
-        plane.run(CLIENTS, fragment).forwarded(Verdict::ToBackend, &expected);
-    }
-    let mut other = first;
-    other.ip.id = 0x4321;
-    plane.run(CLIENTS, &other.fragments(&[1024])[1]).dropped(Verdict::DropFragment);
-}
-
-/// Path MTU from the backend to the client works by it.
-fn an_error_about_an_answer_reaches_the_backend_within(kind: Kind) {
-    let mut plane = kind.flowing();
-    let quoted = kind.packet(kind.listener(0), kind.client(7)).with_payload(64).bytes();
-    let (number, code) = if kind.is_ip4 { (3, 4) } else { (2, 0) };
-    let mut error = IcmpError::new(kind.router(), kind.listener(0).ip(), number, code).about(&quoted);
-    error.word = 1280;
-    let mut expected = error.clone();
-    expected.ip.hop_limit -= 1;
-    let expected = kind.wrapped_to(&kind.later(), &expected.bytes(), kind.backend(0).ip());
-    let outcome = plane.run(CLIENTS, &kind.later().framed(&error.bytes()));
-    outcome.forwarded(Verdict::IcmpToBackend, &expected);
-    plane.forget();
-    plane.run(CLIENTS, &kind.later().framed(&error.bytes())).dropped(Verdict::DropIcmp);
-}
-
-fn what_the_backend_answers_is_left_alone(kind: Kind) {
-    let mut plane = kind.flowing();
-    let mut answer = kind.answer();
-    plane.run(BACKENDS, &answer.frame()).untouched();
-    (answer.ip.source, answer.source_port) = (kind.listener(0).ip(), kind.listener(0).port());
-    plane.run(BACKENDS, &answer.frame()).untouched();
-    plane.run(CLIENTS, &kind.packet(kind.client(7), kind.backend(0)).frame()).untouched();
-    assert_eq!(plane.remembered(), 1);
-}
-
-fn a_flow_settles_by_its_client_alone(kind: Kind) {
-    let mut plane = kind.flowing();
-    assert_eq!((plane.opening(), plane.settled(), plane.open_flows(0)), (1, 0, 1));
-    if kind.protocol == TCP {
-        // A flood may send the first segment twice.
-        goes_on(&mut plane, kind, &kind.first());
-        assert_eq!((plane.opening(), plane.settled(), plane.open_flows(0)), (1, 0, 1));
-    }
-    goes_on(&mut plane, kind, &kind.later());
-    assert_eq!((plane.opening(), plane.settled(), plane.open_flows(0)), (0, 1, 1));
-    goes_on(&mut plane, kind, &kind.later());
-    if kind.protocol == TCP {
-        goes_on(&mut plane, kind, &kind.later().with_flags(ACK | FIN));
-        assert_eq!(plane.open_flows(0), 0, "nobody hears the backend's own end");
-        goes_on(&mut plane, kind, &kind.later());
-        goes_on(&mut plane, kind, &kind.first());
-        assert_eq!(plane.open_flows(0), 1, "the port is used again");
     }
 }
 
@@ -134,30 +58,6 @@ fn a_backend_behind_a_router_is_reached(kind: Kind) {
         let expected = kind.wrapped_to(&packet, &inner, kind.host(4, 0).ip());
         plane.run(CLIENTS, &packet.frame()).forwarded(Verdict::ToBackend, &expected);
     }
-}
-
-fn a_dead_backend_is_left(kind: Kind) {
-    let mut plane = kind.plane_with(2, Algorithm::Turns);
-    goes_on(&mut plane, kind, &kind.first());
-    plane.change_backend(0, |backend| backend.state = 2);
-    plane.pool(0, Algorithm::Turns, &[1]);
-    if kind.protocol != TCP {
-        let expected = kind.wrapped(&kind.later(), 1);
-        plane.run(CLIENTS, &kind.later().frame()).forwarded(Verdict::ToBackend, &expected);
-        assert_eq!((plane.open_flows(0), plane.open_flows(1)), (0, 1));
-        return;
-    }
-    // Without payload: see `quotable` in `hop_limit`.
-    if !kind.is_summed {
-        let reset = Read::of(&plane.run(CLIENTS, &kind.later().frame()).answered(Verdict::Reset));
-        assert_eq!((reset.source, reset.port(0)), (kind.listener(0).ip(), kind.listener(0).port()));
-    }
-}
-
-fn a_hop_limit_that_ends_here_is_answered_by_the_listener(kind: Kind) {
-    let packet = kind.later().with_hop_limit(1).with_payload(0);
-    let read = Read::of(&kind.flowing().run(CLIENTS, &packet.frame()).answered(Verdict::TimeExceeded));
-    assert_eq!((read.source, read.destination), (kind.listener(0).ip(), packet.ip.source));
 }
 
 /// Bytes of the outer header.
@@ -213,13 +113,6 @@ fn a_train_whose_segments_do_not_fit_is_answered(kind: Kind) {
     outcome.counted_packets(3);
     assert!(outcome.was_sent(), "{outcome}");
     assert_eq!(Read::of(&outcome.frame).word(4), room);
-}
-
-fn a_host_that_does_not_forward_balances_all_the_same(kind: Kind) {
-    let mut plane = kind.plane();
-    plane.set_forwarding(false);
-    goes_on(&mut plane, kind, &kind.first());
-    goes_on(&mut plane, kind, &kind.later());
 }
 
 /// The packet of client 7 that a router between here and the backend quotes, within the outer one.

@@ -188,11 +188,17 @@ impl Kind {
     #[track_caller]
     pub fn open(self, plane: &mut Plane) {
         let first = self.first();
-        let expected = match self.forward {
-            Forward::Ipip => self.wrapped(&first, 0),
-            _ => self.at_backend(&first).frame(),
-        };
+        let expected = self.sent_on(&first, &self.at_backend(&first).bytes(), 0);
         plane.run(CLIENTS, &first.frame()).forwarded(Verdict::ToBackend, &expected);
+    }
+
+    /// The frame in which these bytes of a packet go on to a backend: as they are, or by IP-in-IP within an
+    /// outer packet.
+    pub fn sent_on(self, packet: &Packet, bytes: &[u8], backend: u8) -> Vec<u8> {
+        match self.forward {
+            Forward::Ipip => self.wrapped_to(packet, bytes, self.backend(backend).ip()),
+            _ => packet.framed(bytes),
+        }
     }
 
     /// The frame around a packet to the listener, with a hop less to go, within an outer one to a backend
@@ -209,16 +215,23 @@ impl Kind {
     }
 }
 
+/// Makes of a case four tests with these names, by protocol and family. What follows the names is called on
+/// [`TCP4`] and the others.
+macro_rules! four_kinds {
+    ($case:ident, $tcp4:ident $udp4:ident $tcp6:ident $udp6:ident $(, $($by:tt)+)?) => {
+        #[test] fn $tcp4() { super::$case(crate::kinds::TCP4 $($($by)+)?); }
+        #[test] fn $udp4() { super::$case(crate::kinds::UDP4 $($($by)+)?); }
+        #[test] fn $tcp6() { super::$case(crate::kinds::TCP6 $($($by)+)?); }
+        #[test] fn $udp6() { super::$case(crate::kinds::UDP6 $($($by)+)?); }
+    };
+}
+pub(crate) use four_kinds;
+
 /// Makes of each case four tests by NAT, by protocol and family.
 macro_rules! each_kind_of_nat {
     ($($case:ident)*) => { $(
         mod $case {
-            use crate::kinds::{TCP4, TCP6, UDP4, UDP6};
-
-            #[test] fn tcp4() { super::$case(TCP4); }
-            #[test] fn udp4() { super::$case(UDP4); }
-            #[test] fn tcp6() { super::$case(TCP6); }
-            #[test] fn udp6() { super::$case(UDP6); }
+            crate::kinds::four_kinds!($case, tcp4 udp4 tcp6 udp6);
         }
     )* };
 }
@@ -231,16 +244,10 @@ macro_rules! each_kind_of_dsr {
         mod $case {
             use weir_l4::layout::Forward;
 
-            use crate::kinds::{TCP4, TCP6, UDP4, UDP6};
-
-            #[test] fn tcp4() { super::$case(TCP4.by(Forward::Dsr)); }
-            #[test] fn udp4() { super::$case(UDP4.by(Forward::Dsr)); }
-            #[test] fn tcp6() { super::$case(TCP6.by(Forward::Dsr)); }
-            #[test] fn udp6() { super::$case(UDP6.by(Forward::Dsr)); }
-            #[test] fn tcp4_summed() { super::$case(TCP4.by(Forward::Dsr).summed()); }
-            #[test] fn udp4_summed() { super::$case(UDP4.by(Forward::Dsr).summed()); }
-            #[test] fn tcp6_summed() { super::$case(TCP6.by(Forward::Dsr).summed()); }
-            #[test] fn udp6_summed() { super::$case(UDP6.by(Forward::Dsr).summed()); }
+            crate::kinds::four_kinds!($case, tcp4 udp4 tcp6 udp6, .by(Forward::Dsr));
+            crate::kinds::four_kinds!(
+                $case, tcp4_summed udp4_summed tcp6_summed udp6_summed, .by(Forward::Dsr).summed()
+            );
         }
     )* };
 }
@@ -252,16 +259,10 @@ macro_rules! each_kind_of_ipip {
         mod $case {
             use weir_l4::layout::Forward;
 
-            use crate::kinds::{TCP4, TCP6, UDP4, UDP6};
-
-            #[test] fn tcp4() { super::$case(TCP4.by(Forward::Ipip)); }
-            #[test] fn udp4() { super::$case(UDP4.by(Forward::Ipip)); }
-            #[test] fn tcp6() { super::$case(TCP6.by(Forward::Ipip)); }
-            #[test] fn udp6() { super::$case(UDP6.by(Forward::Ipip)); }
-            #[test] fn tcp4_summed() { super::$case(TCP4.by(Forward::Ipip).summed()); }
-            #[test] fn udp4_summed() { super::$case(UDP4.by(Forward::Ipip).summed()); }
-            #[test] fn tcp6_summed() { super::$case(TCP6.by(Forward::Ipip).summed()); }
-            #[test] fn udp6_summed() { super::$case(UDP6.by(Forward::Ipip).summed()); }
+            crate::kinds::four_kinds!($case, tcp4 udp4 tcp6 udp6, .by(Forward::Ipip));
+            crate::kinds::four_kinds!(
+                $case, tcp4_summed udp4_summed tcp6_summed udp6_summed, .by(Forward::Ipip).summed()
+            );
         }
     )* };
 }
@@ -272,16 +273,10 @@ pub(crate) use each_kind_of_ipip;
 macro_rules! each_kind_of_nat_and_sum {
     ($($case:ident)*) => { $(
         mod $case {
-            use crate::kinds::{TCP4, TCP6, UDP4, UDP6};
-
-            #[test] fn tcp4() { super::$case(TCP4); }
-            #[test] fn udp4() { super::$case(UDP4); }
-            #[test] fn tcp6() { super::$case(TCP6); }
-            #[test] fn udp6() { super::$case(UDP6); }
-            #[test] fn tcp4_summed() { super::$case(TCP4.summed()); }
-            #[test] fn udp4_summed() { super::$case(UDP4.summed()); }
-            #[test] fn tcp6_summed() { super::$case(TCP6.summed()); }
-            #[test] fn udp6_summed() { super::$case(UDP6.summed()); }
+            crate::kinds::four_kinds!($case, tcp4 udp4 tcp6 udp6);
+            crate::kinds::four_kinds!(
+                $case, tcp4_summed udp4_summed tcp6_summed udp6_summed, .summed()
+            );
         }
     )* };
 }
@@ -293,16 +288,10 @@ macro_rules! each_kind {
         mod $case {
             use weir_l4::layout::Forward;
 
-            use crate::kinds::{TCP4, TCP6, UDP4, UDP6};
-
-            #[test] fn tcp4() { super::$case(TCP4); }
-            #[test] fn udp4() { super::$case(UDP4); }
-            #[test] fn tcp6() { super::$case(TCP6); }
-            #[test] fn udp6() { super::$case(UDP6); }
-            #[test] fn tcp4_full_nat() { super::$case(TCP4.by(Forward::FullNat)); }
-            #[test] fn udp4_full_nat() { super::$case(UDP4.by(Forward::FullNat)); }
-            #[test] fn tcp6_full_nat() { super::$case(TCP6.by(Forward::FullNat)); }
-            #[test] fn udp6_full_nat() { super::$case(UDP6.by(Forward::FullNat)); }
+            crate::kinds::four_kinds!($case, tcp4 udp4 tcp6 udp6);
+            crate::kinds::four_kinds!(
+                $case, tcp4_full_nat udp4_full_nat tcp6_full_nat udp6_full_nat, .by(Forward::FullNat)
+            );
         }
     )* };
 }
@@ -315,24 +304,17 @@ macro_rules! each_kind_and_sum {
         mod $case {
             use weir_l4::layout::Forward;
 
-            use crate::kinds::{TCP4, TCP6, UDP4, UDP6};
-
-            #[test] fn tcp4() { super::$case(TCP4); }
-            #[test] fn udp4() { super::$case(UDP4); }
-            #[test] fn tcp6() { super::$case(TCP6); }
-            #[test] fn udp6() { super::$case(UDP6); }
-            #[test] fn tcp4_summed() { super::$case(TCP4.summed()); }
-            #[test] fn udp4_summed() { super::$case(UDP4.summed()); }
-            #[test] fn tcp6_summed() { super::$case(TCP6.summed()); }
-            #[test] fn udp6_summed() { super::$case(UDP6.summed()); }
-            #[test] fn tcp4_full_nat() { super::$case(TCP4.by(Forward::FullNat)); }
-            #[test] fn udp4_full_nat() { super::$case(UDP4.by(Forward::FullNat)); }
-            #[test] fn tcp6_full_nat() { super::$case(TCP6.by(Forward::FullNat)); }
-            #[test] fn udp6_full_nat() { super::$case(UDP6.by(Forward::FullNat)); }
-            #[test] fn tcp4_full_nat_summed() { super::$case(TCP4.by(Forward::FullNat).summed()); }
-            #[test] fn udp4_full_nat_summed() { super::$case(UDP4.by(Forward::FullNat).summed()); }
-            #[test] fn tcp6_full_nat_summed() { super::$case(TCP6.by(Forward::FullNat).summed()); }
-            #[test] fn udp6_full_nat_summed() { super::$case(UDP6.by(Forward::FullNat).summed()); }
+            crate::kinds::four_kinds!($case, tcp4 udp4 tcp6 udp6);
+            crate::kinds::four_kinds!(
+                $case, tcp4_summed udp4_summed tcp6_summed udp6_summed, .summed()
+            );
+            crate::kinds::four_kinds!(
+                $case, tcp4_full_nat udp4_full_nat tcp6_full_nat udp6_full_nat, .by(Forward::FullNat)
+            );
+            crate::kinds::four_kinds!(
+                $case, tcp4_full_nat_summed udp4_full_nat_summed tcp6_full_nat_summed udp6_full_nat_summed,
+                .by(Forward::FullNat).summed()
+            );
         }
     )* };
 }

@@ -28,6 +28,7 @@ mod icmp;
 mod ipip;
 mod mtu;
 mod nat;
+mod one_way;
 mod opening;
 mod probes;
 mod ranges;
