@@ -216,7 +216,10 @@ impl Driver {
                     Ok(Some(datagram)) => self.take_forwarded(&datagram, now, &mut touched),
                     Ok(None) => {}
                     Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
-                    Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(()),
+                    Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                        self.others.remove_ended();
+                        return Ok(());
+                    }
                     Err(error) => return Err(error),
                 }
             }

@@ -12,6 +12,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair, sockopt};
 use tokio::sync::mpsc;
 
@@ -163,6 +164,14 @@ impl ForwardSocket {
         self.socket
     }
 
+    /// Whether the other process has ended: nobody has the other end any more. One system call.
+    pub fn has_ended(&self) -> bool {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut asked = [PollFd::new(&self.socket, PollFlags::empty())];
+        // A poll that fails has found out nothing.
+        poll(&mut asked, Some(&at_once)).is_ok() && asked[0].revents().contains(PollFlags::HUP)
+    }
+
     /// Sends a datagram. Never waits; `Err` when the queue is full or the other process has ended.
     pub fn send(&self, datagram: &Forwarded) -> io::Result<()> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
@@ -215,7 +224,9 @@ mod tests {
             assert_eq!(theirs.receive(&mut room).unwrap(), Some(sent));
         }
         assert_eq!(theirs.receive(&mut room).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert!(!theirs.has_ended());
         drop(ours);
+        assert!(theirs.has_ended());
         assert_eq!(theirs.receive(&mut room).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 

@@ -7,9 +7,10 @@
 use weir_tests::soak::{SoakPlan, serve_backend, soak};
 use weir_tests::storm::numbers_from_arguments;
 
-const USAGE: &str = "usage: soak [--minutes 3 | --seconds 180] [--rate 60] [--change-every-ms 2000] [--upgrades 1] [--seed RANDOM]
+const USAGE: &str = "usage: soak [--minutes 3 | --seconds 180] [--rate 60] [--change-every-ms 2000] [--upgrades 1] [--seed RANDOM] [--keep 0]
 Runs the `weir` beside this program, or the one WEIR_BIN names, for so many minutes (or seconds), with so many clients a second.
-Without upgrades (0) one process serves all the time. Exit code 1 when anything failed; its logs are then kept.";
+Without upgrades (0) one process serves all the time. Exit code 1 when anything failed; its logs are then kept,
+and always with `--keep 1`.";
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
@@ -29,6 +30,7 @@ fn main() {
         seed: u64::from(now.subsec_nanos()),
         program: std::env::current_exe().expect("own path"),
         keep: Some(keep.clone()),
+        keep_always: false,
         progress: true,
     };
     let mut minutes = 3;
@@ -40,6 +42,7 @@ fn main() {
             "change-every-ms" => plan.change_every_ms = value,
             "upgrades" => plan.upgrades = value > 0,
             "seed" => plan.seed = value,
+            "keep" => plan.keep_always = value > 0,
             _ => return false,
         }
         true
@@ -48,8 +51,8 @@ fn main() {
     eprintln!("soak: {} s, seed {}", plan.seconds, plan.seed);
     let report = soak(&plan);
     print!("{}", report.text());
-    if report.failed() > 0 {
+    if report.failed() > 0 || plan.keep_always {
         println!("logs are in {}", keep.display());
-        std::process::exit(1);
     }
+    std::process::exit(i32::from(report.failed() > 0));
 }

@@ -12,7 +12,8 @@ use crate::dialogue::Sample;
 use crate::storm::check_ledger;
 
 /// Gauges that are zero where nobody asks for anything.
-const RETURN_TO_ZERO: [&str; 9] = [
+const RETURN_TO_ZERO: [&str; 10] = [
+    "weir_memory_in_use_bytes",
     "weir_sessions",
     "weir_connections",
     "weir_backend_in_flight",
@@ -31,7 +32,7 @@ const CALM_AFTER: Duration = Duration::from_secs(40);
 const OWN_MISTAKES: [&str; 4] = ["panicked", "panic", " bug", "assertion"];
 
 /// Looks at what is left, ends Weir, and judges.
-pub(super) fn concludes(mut chaos: Chaos, plan: &SoakPlan, is_whole: bool) -> SoakReport {
+pub(super) fn concludes(mut chaos: Chaos, plan: &SoakPlan, first: &Holding, is_whole: bool) -> SoakReport {
     let elapsed = chaos.begun.elapsed();
     if !is_whole {
         chaos.failures.add("the thread of the clients panicked".to_owned());
@@ -54,7 +55,7 @@ pub(super) fn concludes(mut chaos: Chaos, plan: &SoakPlan, is_whole: bool) -> So
     if let Some((first, last)) = trend.filter(|trend| usage::has_grown(*trend)) {
         chaos.failures.add(format!("resident memory grew from {first} to {last} bytes under the same load"));
     }
-    let [left, fresh] = compares_with_a_fresh_one(&mut chaos);
+    let [left, fresh] = compares_with_a_fresh_one(&mut chaos, first);
     ends(&mut chaos);
     let log = chaos.site.weir.stderr();
     for line in log.lines().filter(|line| OWN_MISTAKES.iter().any(|word| line.contains(word))) {
@@ -70,11 +71,10 @@ pub(super) fn concludes(mut chaos: Chaos, plan: &SoakPlan, is_whole: bool) -> So
     chaos.failures.merge(check_ledger(&chaos.site.ledger, &answered));
     checks_limit(&mut chaos, elapsed);
     let report = SoakReport::new(&mut chaos, plan, &judged, trend, [left, fresh]);
-    if report.failed() > 0
-        && let Some(keep) = &plan.keep
-    {
+    if let Some(keep) = plan.keep.as_ref().filter(|_| plan.keep_always || report.failed() > 0) {
         let all: Vec<String> = judged.unexplained.iter().chain(&wrong).cloned().collect();
-        keeps(&chaos, keep, &[report.text(), all.join("\n")].concat());
+        let (all, explained) = (all.join("\n"), judged.explained.join("\n"));
+        keeps(&chaos, keep, &format!("{}\n{all}\n\nexplained:\n{explained}\n", report.text()));
     }
     report
 }
@@ -100,8 +100,8 @@ fn counts_return_to_zero(chaos: &mut Chaos) {
     }
 }
 
-/// What the process that has served holds, and what a fresh one does.
-fn compares_with_a_fresh_one(chaos: &mut Chaos) -> [Holding; 2] {
+/// What the process that has served holds, and what a fresh one does, which may have no more than the first.
+fn compares_with_a_fresh_one(chaos: &mut Chaos, first: &Holding) -> [Holding; 2] {
     let (old, since) = (chaos.pid(), Instant::now());
     while !chaos.has_nobody_leaving() {
         chaos.tends();
@@ -127,7 +127,7 @@ fn compares_with_a_fresh_one(chaos: &mut Chaos) -> [Holding; 2] {
         let fresh = look(chaos, new);
         let least = history.iter().min_by_key(|it| (it.usage.descriptors, it.usage.threads));
         let least = least.cloned().unwrap_or_default();
-        let left = usage::left_over(&least, &fresh);
+        let left = [usage::left_over(&least, &fresh), usage::left_over(&fresh, first)].concat();
         if left.is_empty() || begun.elapsed() > CALM_AFTER {
             for what in left {
                 chaos.failures.add(what);

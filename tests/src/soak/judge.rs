@@ -12,8 +12,14 @@ use super::traffic::{Failure, Kind};
 /// A failure that begins so long after a backend was disturbed may still come of it: timers run out.
 const AFTERMATH: Duration = Duration::from_secs(1);
 /// End reasons that say that the backend failed.
-const OF_BACKENDS: [&str; 5] =
-    ["connect_failed", "connect_timeout", "backend_timeout", "backend_closed", "stream_timeout"];
+const OF_BACKENDS: [&str; 6] = [
+    "connect_failed",
+    "connect_timeout",
+    "backend_timeout",
+    "backend_closed",
+    "backend_down",
+    "stream_timeout",
+];
 /// End reasons that none of this traffic may have: limits that it stays below, and mistakes of Weir's.
 const NEVER: [&str; 8] = [
     "internal",
@@ -44,7 +50,7 @@ impl Disturbance {
 #[derive(Debug, Default)]
 pub(super) struct Judgement {
     /// Failures that the access log explains by a backend that was disturbed at that time.
-    pub(super) explained: u64,
+    pub(super) explained: Vec<String>,
     /// Others, each with what the log says.
     pub(super) unexplained: Vec<String>,
     /// Lines of the access log, by their end reason.
@@ -92,19 +98,15 @@ pub(super) fn judge(
     }
     for failure in failures {
         let lines = &lines[failure.key.as_str()];
-        if is_explained(failure, lines, disturbed) {
-            judgement.explained += 1;
-            continue;
-        }
         let at = failure.begun.duration_since(begun).as_secs_f64();
         let took = failure.ended.duration_since(failure.begun).as_secs_f64();
         let log: Vec<&str> = lines.iter().map(|line| line.text.as_str()).collect();
         let Failure { kind, key, what, .. } = failure;
         let said =
             if log.is_empty() { "the access log has no such line".to_owned() } else { log.join("\n    ") };
-        judgement
-            .unexplained
-            .push(format!("at {at:.1} s, {took:.1} s long, {kind:?} {key}: {what}\n    {said}"));
+        let text = format!("at {at:.1} s, {took:.1} s long, {kind:?} {key}: {what}\n    {said}");
+        let is_explained = is_explained(failure, lines, disturbed);
+        if is_explained { &mut judgement.explained } else { &mut judgement.unexplained }.push(text);
     }
     judgement
 }
@@ -117,6 +119,10 @@ fn is_explained(failure: &Failure, lines: &[Line], disturbed: &[Disturbance]) ->
     // Datagrams get lost without a word.
     if failure.kind == Kind::Datagrams {
         return true;
+    }
+    // A GET whose backend was lost before it answered is one for another backend.
+    if failure.what.starts_with("502 ") && !["/p/", "/digest"].iter().any(|it| failure.key.contains(it)) {
+        return false;
     }
     // How a relayed connection was ended by its backend, Weir can't know.
     let is_relayed = matches!(failure.kind, Kind::Relay | Kind::WebSocket);

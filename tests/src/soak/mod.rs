@@ -45,6 +45,8 @@ pub struct SoakPlan {
     pub program: PathBuf,
     /// Where the logs of a failed run are kept; `None` for nowhere.
     pub keep: Option<PathBuf>,
+    /// Whether those of a run that passed are kept, too.
+    pub keep_always: bool,
     /// Whether a line of progress is printed to standard error every ten seconds.
     pub progress: bool,
 }
@@ -59,6 +61,8 @@ impl SoakPlan {
 /// Runs the plan.
 pub fn soak(plan: &SoakPlan) -> SoakReport {
     let site = Site::start(&plan.program);
+    // What later processes are compared with: this one has served nobody, and none was before it.
+    let first = usage::Holding::of(site.weir.pid(), Duration::ZERO).unwrap_or_default();
     let address = |name: &str| site.weir.address(name);
     let targets = Targets {
         web: address("web"),
@@ -75,5 +79,5 @@ pub fn soak(plan: &SoakPlan) -> SoakReport {
     chaos.runs();
     shared.stop();
     let is_whole = traffic.join().is_ok();
-    end::concludes(chaos, plan, is_whole)
+    end::concludes(chaos, plan, &first, is_whole)
 }

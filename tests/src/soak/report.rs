@@ -38,7 +38,7 @@ impl SoakReport {
             if failed == 0 { format!("{name} {begun}") } else { format!("{name} {begun} ({failed} failed)") }
         });
         row("of them", of_kinds.collect::<Vec<_>>().join(", "));
-        row("failed, explained by a backend", judged.explained.to_string());
+        row("failed, explained by a backend", judged.explained.len().to_string());
         row("sent again as refused", shared.repeated.load(Ordering::Relaxed).to_string());
         row("left out, too many at once", shared.left_out.load(Ordering::Relaxed).to_string());
         let (resumed, all) =

@@ -35,6 +35,12 @@ pub(super) struct Variant {
     buffer: bool,
     /// Whether responses are compressed for clients that ask for it.
     compress: bool,
+    /// Whether half of the plain GETs are copied to another pool.
+    mirror: bool,
+    /// Whether a second backend is asked beside one that takes its time.
+    hedge: bool,
+    /// Whether relayed connections are ended when their backend goes down.
+    cut: bool,
 }
 
 impl Variant {
@@ -42,8 +48,16 @@ impl Variant {
     pub(super) fn next(self, draws: &mut Draws) -> Variant {
         loop {
             let mut draw = || draws.below(2) == 0;
-            let next =
-                Variant { third: draw(), extra: draw(), least: draw(), buffer: draw(), compress: draw() };
+            let next = Variant {
+                third: draw(),
+                extra: draw(),
+                least: draw(),
+                buffer: draw(),
+                compress: draw(),
+                mirror: draw(),
+                hedge: draw(),
+                cut: draw(),
+            };
             if next != self {
                 return next;
             }
@@ -60,11 +74,17 @@ impl Variant {
             ""
         };
         let compress = if self.compress { "compress = true" } else { "" };
+        let mirror = if self.mirror { "mirror = { pool = \"modern\", share = 0.5 }" } else { "" };
+        let hedge = if self.hedge { "retry = { hedge = { after = \"100ms\" } }" } else { "" };
+        let cut = if self.cut { ", on_down = \"end-sessions\"" } else { "" };
         let mut text = BASE
             .replace("THIRD", third)
             .replace("BALANCE", balance)
             .replace("BUFFER", buffer)
             .replace("COMPRESS", compress)
+            .replace("MIRROR", mirror)
+            .replace("HEDGE", hedge)
+            .replace("CUT", cut)
             .replace("HEALTH", HEALTH)
             .replace("TIMEOUT", TIMEOUT)
             .replace("DRAIN", &format!("{DRAIN_SECONDS}s"))
@@ -103,6 +123,11 @@ pool = "app"
 route_metrics = true
 COMPRESS
 TIMEOUT
+[[listener.web.route]]
+name = "plain"
+path = "/r/*"
+pool = "app"
+MIRROR
 [[listener.web.route]]
 name = "cached"
 path = "/c/*"
@@ -164,6 +189,7 @@ timeout = { client_idle = "3s" }
 [pool.app]
 backends = ["@a", "@b"THIRD]
 BALANCE
+HEDGE
 HEALTH
 [pool.uploads]
 backends = ["@a", "@b"THIRD]
@@ -172,7 +198,7 @@ HEALTH
 [pool.raw]
 backends = ["@a", "@b"THIRD]
 BALANCE
-health = { check = "tcp", interval = "1s", fast_interval = "200ms", timeout = "1s", rise = 1, fall = 3, passive = { errors = 3, eject = "500ms" } }
+health = { check = "tcp", interval = "1s", fast_interval = "200ms", timeout = "1s", rise = 1, fall = 3CUT, passive = { errors = 3, eject = "500ms" } }
 [pool.datagrams]
 backends = ["@a", "@b"]
 health = { check = "http", interval = "1s", fast_interval = "200ms", timeout = "1s", rise = 1, fall = 3 }

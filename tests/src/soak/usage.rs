@@ -76,13 +76,12 @@ fn close_wait(pid: u32, inodes: &BTreeSet<String>) -> usize {
     lines.filter(is_ours).count()
 }
 
-/// What a process that has served for long holds more, with nothing left to do, than its successor that has
-/// not served anybody.
+/// What a process holds more, with nothing left to do, than one that has not served anybody.
 pub(super) fn left_over(old: &Holding, fresh: &Holding) -> Vec<String> {
     let mut found = Vec::new();
     let mut more = |what: &str, old: usize, fresh: usize, slack: usize| {
         if old > fresh + slack {
-            found.push(format!("{old} {what} after all clients have left, a fresh process has {fresh}"));
+            found.push(format!("{old} {what} in a process without clients, a fresh one has {fresh}"));
         }
     };
     let others = |it: &Holding| it.usage.descriptors.saturating_sub(it.count("pipe"));

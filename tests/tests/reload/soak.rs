@@ -1,7 +1,9 @@
-//! The short form of the `soak` program.
+//! The short form of the `soak` program, and what it has found.
 
-use weir_tests::dialogue::Draws;
+use weir_tests::dialogue::{Authority, Draws, Signal, until, usage_of};
 use weir_tests::soak::{SoakPlan, soak};
+
+use super::named;
 
 #[test]
 fn mixed_clients_notice_nothing_of_changes_and_leave_nothing_behind() {
@@ -13,9 +15,42 @@ fn mixed_clients_notice_nothing_of_changes_and_leave_nothing_behind() {
         seed: Draws::new().below(1 << 30),
         program: env!("CARGO_BIN_EXE_soak").into(),
         keep: None,
+        keep_always: false,
         progress: false,
     });
     print!("{}", report.text());
     assert_eq!(report.failed(), 0, "{}", report.text());
     assert!(report.changed("reload") > 0, "{}", report.text());
+}
+
+#[test]
+fn a_process_holds_nothing_of_those_that_ended_before_it() {
+    // Sockets to the workers of every earlier process were handed on from process to process, for ever.
+    let backend = named("a");
+    let config = r#"
+        [runtime]
+        workers = 4
+        [listener.web]
+        bind = "@web"
+        http = ["h1", "h2", "h3"]
+        pool = "app"
+        tls = { certificates = [{ cert = "@dir/site.pem", key = "@dir/site.key" }] }
+        [pool.app]
+        backends = ["@app"]
+        health = "off"
+        "#;
+    let authority = Authority::new().signs("site", &["a.test"]);
+    let weir = authority.setup(config).with("app", backend.address()).start();
+    let upgraded = || {
+        let old = weir.pid();
+        weir.signals_pid(old, Signal::USR2);
+        until("the old process to end", || (!weir.is_running(old)).then_some(()));
+        weir.pid()
+    };
+    upgraded();
+    let second = usage_of(upgraded()).expect("running").descriptors;
+    let last = (0..4).map(|_| upgraded()).last().expect("four");
+    until(&format!("process {last} to have {second} descriptors, as one after two upgrades"), || {
+        (usage_of(last)?.descriptors <= second).then_some(())
+    });
 }
