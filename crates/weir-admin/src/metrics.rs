@@ -65,6 +65,7 @@ fn about_weir(out: &mut Exposition, control: &Control, generation: u64) {
     }
     out.single(&expose::WORKERS, control.proxy().workers() as f64);
     out.single(&expose::SESSIONS, control.sessions() as f64);
+    of_memory(out, control);
     of_maps(out, control);
     token_keys::metrics(out, &control.snapshot());
     out.single(&expose::BLOCKING_REFUSED, weir_control::blocking::refused() as f64);
@@ -82,6 +83,15 @@ fn about_weir(out: &mut Exposition, control: &Control, generation: u64) {
         }
     }
     quic(out, control.proxy().quic_counts());
+}
+
+fn of_memory(out: &mut Exposition, control: &Control) {
+    let usage = control.proxy().memory();
+    out.single(&expose::MEMORY_IN_USE, usage.in_use_bytes as f64);
+    out.single(&expose::MEMORY_BUDGET, usage.budget_bytes as f64);
+    out.single(&expose::MEMORY_CLIENT_MAX, usage.client_bytes as f64);
+    out.single(&expose::MEMORY_LARGEST_CLIENT, usage.largest.map_or(0, |(_, bytes)| bytes) as f64);
+    out.single(&expose::MEMORY_CLIENT_REFUSALS, usage.client_refusals as f64);
 }
 
 fn of_maps(out: &mut Exposition, control: &Control) {

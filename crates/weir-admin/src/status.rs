@@ -14,6 +14,8 @@ use weir_stats::{Counter, Histogram, PerWorker};
 use weir_tls::Facts;
 
 use crate::maps::{self, MapStatus};
+use crate::memory::{self, MemoryStatus};
+pub use crate::names::NameStatus;
 use crate::on_demand::{self, OnDemandStatus};
 use crate::token_keys::{self, TokenKeysStatus};
 use weir_control::acme::OrderStatus;
@@ -53,6 +55,9 @@ pub struct Status {
     pub generation: u64,
     /// Client connections and UDP flows open now.
     pub sessions: u64,
+    /// How the memory budget is used; `None` from an older process.
+    #[serde(default)]
+    pub memory: Option<MemoryStatus>,
     /// Parts of the service that are in maintenance.
     #[serde(default)]
     pub maintenance: Vec<String>,
@@ -178,23 +183,6 @@ pub struct PoolStatus {
     pub cannot_leave: Option<String>,
 }
 
-/// A name that resolves to several backends of a pool.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct NameStatus {
-    /// The name, as in the config.
-    pub name: String,
-    /// Backends found by it, including those that are leaving.
-    pub backend_count: usize,
-    /// Of these, the ones that are leaving.
-    pub leaving_count: usize,
-    /// Why the last lookup failed, which leaves the backends unchanged; `None` if it succeeded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-    /// Remaining validity of the last answer; `None` if unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ttl_seconds: Option<f64>,
-}
-
 /// One backend of a pool.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BackendStatus {
@@ -271,6 +259,7 @@ pub fn of(control: &Control) -> Status {
         config_source: control.source_name(),
         generation: snapshot.generation,
         sessions: control.sessions(),
+        memory: Some(memory::of(control)),
         maps: maps::of(control),
         token_keys: token_keys::of(control),
         waiting_logs: control.waiting_log_words(),

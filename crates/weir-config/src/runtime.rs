@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::keys::{DAY, Limit, MIB, TIB, count, duration, seconds, size, text};
+use crate::keys::{DAY, Limit, MIB, TIB, count, duration, factor, seconds, size, text};
 use crate::setting::table;
 use crate::values::address::FOLDER;
 
@@ -29,6 +29,11 @@ table! {
             ))
             .default("3/4 of the memory this process may use")
             .restart();
+        /// Most of that budget that one client may have: an IPv4 address, or the /64 of an IPv6 address. When
+        /// memory runs short, no more than is still free.
+        memory_share_per_client: f64 =
+            factor(Limit::new(0.25, 0.01, 1.0, "a share of the budget: 1 lets one client have all of it"))
+                .also(&["memory_per_client", "client_memory", "client_memory_share", "memory_share"]);
         /// The folder of the files that `buffer` of pools and routes holds bodies in. They have no name, and
         /// are gone with the process, however it ends.
         buffer_directory: Option<String> =

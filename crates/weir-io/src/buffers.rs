@@ -1,8 +1,10 @@
 //! Read buffers. A connection borrows one only while bytes are in it: an idle connection holds none.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::ops::Range;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 /// Size in bytes of a buffer for heads and small bodies.
 pub const SMALL: usize = 16 << 10;
@@ -10,47 +12,100 @@ pub const SMALL: usize = 16 << 10;
 pub const LARGE: usize = 64 << 10;
 /// Free buffers kept per size; further ones go back to the allocator.
 const KEPT: usize = 128;
+/// A client that holds no more than this, in bytes, is never refused because of its share: it is what one
+/// exchange takes.
+const CLIENT_LEAST: u64 = 128 << 10;
 
-/// The buffers of one worker, within its share of the memory budget.
+/// The buffers of one worker, within its part of the memory budget; or what one client may have of them.
 pub struct Buffers {
+    all: Rc<WorkerBuffers>,
+    /// Whose memory is counted here; `None` for the worker's own, for which only the budget is a limit.
+    client: Option<IpAddr>,
+    /// Bytes in use that were lent, charged or held by way of this.
+    own_bytes: Cell<u64>,
+}
+
+/// What all clients of a worker share.
+struct WorkerBuffers {
     small: RefCell<Vec<Box<[u8]>>>,
     large: RefCell<Vec<Box<[u8]>>>,
     in_use_bytes: Cell<u64>,
     budget_bytes: Cell<u64>,
+    /// Most that one client may have.
+    client_bytes: Cell<u64>,
+    /// The clients that have a connection now.
+    clients: RefCell<HashMap<IpAddr, Weak<Buffers>>>,
+    client_refusals: Cell<u64>,
+}
+
+/// How the budget of a worker is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BudgetUse {
+    /// Bytes of all lent buffers, all charges, and all memory held elsewhere.
+    pub in_use_bytes: u64,
+    /// Most bytes in use at once.
+    pub budget_bytes: u64,
+    /// Most bytes that one client may have in use.
+    pub client_bytes: u64,
+    /// How often a client was refused memory that the budget had, because of its share.
+    pub client_refusals: u64,
+    /// The client that has most in use, and how many bytes; `None` without clients.
+    pub largest: Option<(IpAddr, u64)>,
 }
 
 impl Buffers {
-    /// Hands out at most `budget_bytes` at once.
+    /// Hands out at most `budget_bytes` at once, and as much to a single client.
     pub fn new(budget_bytes: u64) -> Rc<Buffers> {
-        Rc::new(Buffers {
+        let all = WorkerBuffers {
             small: RefCell::default(),
             large: RefCell::default(),
             in_use_bytes: Cell::new(0),
             budget_bytes: Cell::new(budget_bytes),
-        })
+            client_bytes: Cell::new(budget_bytes),
+            clients: RefCell::default(),
+            client_refusals: Cell::new(0),
+        };
+        Rc::new(Buffers { all: Rc::new(all), client: None, own_bytes: Cell::new(0) })
     }
 
-    /// Hands out at most `budget_bytes` at once from now on. Buffers lent out beyond that are not revoked.
-    pub fn resize(&self, budget_bytes: u64) {
-        self.budget_bytes.set(budget_bytes);
+    /// Hands out at most `budget_bytes` at once from now on, and at most `client_bytes` of these to one
+    /// client. Buffers lent out beyond that are not revoked.
+    pub fn resize(&self, budget_bytes: u64, client_bytes: u64) {
+        self.all.budget_bytes.set(budget_bytes);
+        self.all.client_bytes.set(client_bytes);
     }
 
-    /// A buffer of at least `size` bytes; `None` when the budget is used up, and then the caller sheds its
-    /// work.
+    /// The same buffers, as far as one client may have them. `client` is whatever tells clients apart. What
+    /// is borrowed, charged and held by way of it, on whatever connection, is that client's.
     ///
-    /// The last eighth of the budget is reserved for heads: however many bodies are stuck, requests can still
-    /// be read and refused properly.
+    /// Takes a look-up in a hash table: call it once for a connection.
+    pub fn of_client(&self, client: IpAddr) -> Rc<Buffers> {
+        let mut clients = self.all.clients.borrow_mut();
+        if let Some(known) = clients.get(&client).and_then(Weak::upgrade) {
+            return known;
+        }
+        let buffers =
+            Rc::new(Buffers { all: self.all.clone(), client: Some(client), own_bytes: Cell::new(0) });
+        clients.insert(client, Rc::downgrade(&buffers));
+        buffers
+    }
+
+    /// A buffer of at least `size` bytes; `None` when the budget or the client's share is used up, and then
+    /// the caller sheds its work.
+    ///
+    /// The last eighth of the budget, and of a client's share, is reserved for heads: however many bodies are
+    /// stuck, requests can still be read and refused properly.
     #[inline]
     pub fn borrow(self: &Rc<Self>, size: usize) -> Option<Buffer> {
         let (kept, size) = match size {
-            0..=SMALL => (Some(&self.small), SMALL),
-            _ if size <= LARGE => (Some(&self.large), LARGE),
+            0..=SMALL => (Some(&self.all.small), SMALL),
+            _ if size <= LARGE => (Some(&self.all.large), LARGE),
             _ => (None, size),
         };
         if !self.has_room(size) {
             return None;
         }
-        self.in_use_bytes.set(self.in_use_bytes.get() + size as u64);
+        self.take(size as u64);
         let bytes =
             kept.and_then(|kept| kept.borrow_mut().pop()).unwrap_or_else(|| vec![0; size].into_boxed_slice());
         Some(Buffer { bytes, start: 0, end: 0, owner: self.clone() })
@@ -59,28 +114,108 @@ impl Buffers {
     /// Whether a buffer of `size` bytes could be borrowed now.
     #[inline]
     pub fn has_room(&self, size: usize) -> bool {
-        let budget = self.budget_bytes.get();
+        let budget = self.all.budget_bytes.get();
         let most = if size > SMALL { budget - budget / 8 } else { budget };
-        self.in_use_bytes.get() + size as u64 <= most
+        if self.all.in_use_bytes.get() + size as u64 > most {
+            return false;
+        }
+        self.is_small_client(size as u64) || self.has_share(size) || self.refuse()
+    }
+
+    /// Whether the client holds so little, with `more` bytes, that its share is no question.
+    #[inline]
+    fn is_small_client(&self, more: u64) -> bool {
+        self.own_bytes.get() + more <= CLIENT_LEAST
+    }
+
+    /// Whether the client may have `size` more bytes. It may have its share, and when memory runs short no
+    /// more than what is left of three quarters of the budget: so those who hold most are refused first, and
+    /// however many clients take what they can, something is left for one that holds little.
+    ///
+    /// Source: Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches",
+    /// 1998, with a factor of 1.
+    #[inline(never)]
+    fn has_share(&self, size: usize) -> bool {
+        let (budget, share) = (self.all.budget_bytes.get(), self.all.client_bytes.get());
+        if self.client.is_none() || share >= budget {
+            return true;
+        }
+        let left = (budget - budget / 4).saturating_sub(self.all.in_use_bytes.get());
+        let limit = share.min(left);
+        let most = if size > SMALL { limit - limit / 8 } else { limit };
+        self.own_bytes.get() + size as u64 <= most
+    }
+
+    /// Counts a refusal, and gives false.
+    #[cold]
+    fn refuse(&self) -> bool {
+        self.all.client_refusals.set(self.all.client_refusals.get() + 1);
+        false
     }
 
     /// Counts `bytes` of memory that is not one of our buffers, such as what a pipe holds in the kernel,
-    /// until the charge is dropped. `None` when three quarters of the budget are used up: callers charge for
-    /// what makes them faster, not for what they need.
+    /// until the charge is dropped. `None` when three quarters of the budget are used up, or seven eighths of
+    /// the client's share: callers charge for what makes them faster, not for what they need.
     pub fn charge(self: &Rc<Self>, bytes: u64) -> Option<Charge> {
-        let in_use = self.in_use_bytes.get() + bytes;
-        let budget = self.budget_bytes.get();
-        if in_use > budget - budget / 4 {
+        let budget = self.all.budget_bytes.get();
+        if self.all.in_use_bytes.get() + bytes > budget - budget / 4 {
             return None;
         }
-        self.in_use_bytes.set(in_use);
+        if !self.is_small_client(bytes) && !self.has_share((bytes as usize).max(SMALL + 1)) {
+            return None;
+        }
+        self.take(bytes);
         Some(Charge { bytes, owner: self.clone() })
     }
 
-    /// Bytes of all lent buffers, all charges, and all memory held elsewhere ([`Held`]).
+    /// Bytes of all lent buffers, all charges, and all memory held elsewhere ([`Held`]), of all clients.
     #[inline]
     pub fn in_use_bytes(&self) -> u64 {
-        self.in_use_bytes.get()
+        self.all.in_use_bytes.get()
+    }
+
+    /// Whether half of the budget is in use.
+    #[inline]
+    pub fn is_half_used(&self) -> bool {
+        self.all.in_use_bytes.get() > self.all.budget_bytes.get() / 2
+    }
+
+    /// How the budget is used. O(clients) while more than an eighth of it is in use; below that nobody is
+    /// looked for.
+    pub fn usage(&self) -> BudgetUse {
+        let WorkerBuffers { in_use_bytes, budget_bytes, client_bytes, client_refusals, .. } = &*self.all;
+        let clients = self.all.clients.borrow();
+        let known = clients.iter().filter_map(|(client, buffers)| {
+            Some((*client, buffers.upgrade()?.own_bytes.get())).filter(|(_, bytes)| *bytes > 0)
+        });
+        let is_much = in_use_bytes.get() > budget_bytes.get() / 8;
+        BudgetUse {
+            in_use_bytes: in_use_bytes.get(),
+            budget_bytes: budget_bytes.get(),
+            client_bytes: client_bytes.get().min(budget_bytes.get()),
+            client_refusals: client_refusals.get(),
+            largest: is_much.then(|| known.max_by_key(|(_, bytes)| *bytes)).flatten(),
+        }
+    }
+
+    #[inline]
+    fn take(&self, bytes: u64) {
+        self.all.in_use_bytes.set(self.all.in_use_bytes.get() + bytes);
+        self.own_bytes.set(self.own_bytes.get() + bytes);
+    }
+
+    #[inline]
+    fn give_back(&self, bytes: u64) {
+        self.all.in_use_bytes.set(self.all.in_use_bytes.get() - bytes);
+        self.own_bytes.set(self.own_bytes.get() - bytes);
+    }
+}
+
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        if let Some(client) = &self.client {
+            self.all.clients.borrow_mut().remove(client);
+        }
     }
 }
 
@@ -180,16 +315,24 @@ impl Buffer {
     pub fn is_full(&self) -> bool {
         self.start == 0 && self.end == self.bytes.len()
     }
+
+    /// Counts it as memory of `owner`, a client of the same worker, from now on. That is not refused.
+    pub fn counts_for(&mut self, owner: &Rc<Buffers>) {
+        let bytes = self.bytes.len() as u64;
+        self.owner.give_back(bytes);
+        owner.take(bytes);
+        self.owner = owner.clone();
+    }
 }
 
 impl Drop for Buffer {
     #[inline]
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
-        self.owner.in_use_bytes.set(self.owner.in_use_bytes.get() - bytes.len() as u64);
+        self.owner.give_back(bytes.len() as u64);
         let kept = match bytes.len() {
-            SMALL => &self.owner.small,
-            LARGE => &self.owner.large,
+            SMALL => &self.owner.all.small,
+            LARGE => &self.owner.all.large,
             _ => return,
         };
         let mut kept = kept.borrow_mut();
@@ -223,7 +366,7 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.owner.in_use_bytes.set(self.owner.in_use_bytes.get() - self.bytes);
+        self.owner.give_back(self.bytes);
     }
 }
 
@@ -246,8 +389,24 @@ impl Held {
     pub fn set(&self, bytes: u64) {
         let before = self.bytes.replace(bytes);
         if before != bytes {
-            self.owner.in_use_bytes.set(self.owner.in_use_bytes.get() + bytes - before);
+            self.owner.take(bytes);
+            self.owner.give_back(before);
         }
+    }
+
+    /// Most bytes that whoever holds this may have in use.
+    pub fn most_bytes(&self) -> u64 {
+        let all = &self.owner.all;
+        let budget = all.budget_bytes.get();
+        if self.owner.client.is_some() { all.client_bytes.get().min(budget) } else { budget }
+    }
+
+    /// Counts it as memory of `owner`, a client of the same worker, from now on.
+    pub fn counts_for(&mut self, owner: &Rc<Buffers>) {
+        let bytes = self.bytes.get();
+        self.set(0);
+        self.owner = owner.clone();
+        self.set(bytes);
     }
 }
 
@@ -277,7 +436,7 @@ mod tests {
     fn a_smaller_budget_counts_what_is_lent_already() {
         let buffers = Buffers::new(4 * LARGE as u64);
         let lent = buffers.borrow(LARGE).unwrap();
-        buffers.resize(LARGE as u64);
+        buffers.resize(LARGE as u64, LARGE as u64);
         assert!(buffers.borrow(1).is_none());
         drop(lent);
         assert!(buffers.borrow(1).is_some());
@@ -350,5 +509,87 @@ mod tests {
         assert!(buffers.borrow(SMALL).is_none(), "all of it");
         drop((charge, body, heads));
         assert_eq!(buffers.in_use_bytes(), 0);
+    }
+
+    /// The buffers of two clients of a worker with a budget of 16 MiB, of which each may have a quarter.
+    fn two_clients() -> (Rc<Buffers>, Rc<Buffers>, Rc<Buffers>) {
+        let all = Buffers::new(0);
+        all.resize(16 << 20, 4 << 20);
+        let of = |address: [u8; 4]| all.of_client(address.into());
+        (all.clone(), of([192, 0, 2, 1]), of([192, 0, 2, 2]))
+    }
+
+    #[test]
+    fn a_client_has_its_share_and_another_client_the_rest() {
+        let (all, one, other) = two_clients();
+        let mut bodies: Vec<Buffer> = std::iter::from_fn(|| one.borrow(LARGE)).collect();
+        assert_eq!(bodies.len(), (4 << 20) / 8 * 7 / LARGE, "an eighth of the share is for heads");
+        let heads: Vec<Buffer> = std::iter::from_fn(|| one.borrow(SMALL)).collect();
+        assert_eq!(one.own_bytes.get(), 4 << 20);
+        assert!(one.charge(1).is_none() && !one.has_room(1));
+        assert!(other.borrow(LARGE).is_some() && all.borrow(LARGE).is_some());
+        assert!(all.usage().client_refusals >= 3);
+        // Another connection of the same client gets nothing either.
+        assert!(all.of_client([192, 0, 2, 1].into()).borrow(SMALL).is_none());
+        bodies.pop();
+        assert!(one.borrow(SMALL).is_some());
+        drop((bodies, heads));
+        assert_eq!((one.own_bytes.get(), all.in_use_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn however_many_clients_take_what_they_can_something_is_left_for_one_more() {
+        let (all, ..) = two_clients();
+        let clients: Vec<_> = (0..20_u8).map(|last| all.of_client([192, 0, 2, last].into())).collect();
+        let mut taken = Vec::new();
+        loop {
+            let before = taken.len();
+            for client in &clients {
+                taken.extend(client.borrow(LARGE).or_else(|| client.borrow(SMALL)));
+            }
+            if taken.len() == before {
+                break;
+            }
+        }
+        let left = (16 << 20) - all.in_use_bytes();
+        assert!(left > 4 << 20, "{left} bytes are left");
+        assert!(all.of_client([198, 51, 100, 1].into()).borrow(LARGE).is_some());
+        assert!(all.charge(LARGE as u64).is_some(), "and for what makes it fast");
+    }
+
+    #[test]
+    fn a_share_of_everything_is_no_limit() {
+        let (all, one, _) = two_clients();
+        all.resize(16 << 20, 16 << 20);
+        let heads: Vec<Buffer> = std::iter::from_fn(|| one.borrow(SMALL)).collect();
+        assert_eq!((heads.len() * SMALL, all.usage().client_refusals), (16 << 20, 0));
+    }
+
+    #[test]
+    fn what_a_client_did_not_borrow_itself_counts_once_it_is_its_own() {
+        let (all, one, other) = two_clients();
+        let mut buffer = all.borrow(LARGE).unwrap();
+        buffer.counts_for(&one);
+        let mut held = Held::new(&all);
+        held.set(4 << 20);
+        assert_eq!((one.own_bytes.get(), held.most_bytes()), (LARGE as u64, 16 << 20));
+        held.counts_for(&one);
+        assert_eq!((one.own_bytes.get(), held.most_bytes()), ((4 << 20) + LARGE as u64, 4 << 20));
+        assert_eq!(all.in_use_bytes(), (4 << 20) + LARGE as u64);
+        assert!(one.borrow(SMALL).is_none() && other.borrow(SMALL).is_some());
+        let largest = Some(([192, 0, 2, 1].into(), (4 << 20) + LARGE as u64));
+        assert_eq!(all.usage().largest, largest);
+        drop((buffer, held));
+        assert_eq!((one.own_bytes.get(), all.in_use_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn a_client_without_connections_is_forgotten() {
+        let (all, one, other) = two_clients();
+        let buffer = one.borrow(SMALL).unwrap();
+        drop((one, other));
+        assert_eq!(all.all.clients.borrow().len(), 1, "it has a buffer");
+        drop(buffer);
+        assert!(all.all.clients.borrow().is_empty());
     }
 }

@@ -7,6 +7,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -219,6 +220,14 @@ impl Stream {
     }
 
     /// Takes the socket out of a plain connection; `None` for any other.
+    /// What is borrowed for its encryption from now on is memory of `owner`, a client of the same worker.
+    #[inline]
+    pub fn counts_for(&mut self, owner: &Rc<Buffers>) {
+        if let Kind::Encrypted(encrypted) = &mut self.0 {
+            encrypted.tls.counts_for(owner);
+        }
+    }
+
     pub fn into_socket(self) -> Option<TcpStream> {
         match self.0 {
             Kind::Plain(socket) => Some(socket),

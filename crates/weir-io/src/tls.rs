@@ -156,6 +156,14 @@ impl Tls {
         }
     }
 
+    /// What it borrows from now on is memory of `owner`, a client of the same worker.
+    #[inline]
+    pub fn counts_for(&mut self, owner: &Rc<Buffers>) {
+        if !Rc::ptr_eq(&self.buffers, owner) {
+            self.buffers = owner.clone();
+        }
+    }
+
     /// The name that the client asked for, lower case; always `None` on the client's own side.
     pub fn server_name(&self) -> Option<&str> {
         self.server_name.as_deref()

@@ -40,6 +40,8 @@ pub struct CompiledSnapshot {
     /// Each worker's share of the memory for buffers, in bytes: the part of the budget that the cache does
     /// not take.
     pub worker_buffer_bytes: u64,
+    /// What one client may have of them on each worker.
+    pub worker_client_bytes: u64,
 }
 
 /// The compiled part of a listener.
@@ -100,7 +102,8 @@ impl CompiledSnapshot {
         let listeners = snapshot.listeners.iter().map(compile).collect();
         drop((pools, told));
         let worker_buffer_bytes = memory::for_buffers(&snapshot.config) / workers as u64;
-        CompiledSnapshot { listeners, cache, files, worker_buffer_bytes, snapshot }
+        let worker_client_bytes = memory::for_client(&snapshot.config, worker_buffer_bytes);
+        CompiledSnapshot { listeners, cache, files, worker_buffer_bytes, worker_client_bytes, snapshot }
     }
 
     /// The same for a snapshot that differs only in the backends of a pool.
@@ -111,6 +114,7 @@ impl CompiledSnapshot {
             cache: self.cache.clone(),
             files: self.files.clone(),
             worker_buffer_bytes: self.worker_buffer_bytes,
+            worker_client_bytes: self.worker_client_bytes,
         }
     }
 

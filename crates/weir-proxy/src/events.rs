@@ -1,8 +1,12 @@
 //! What workers report to the control side, as messages and as totals.
 
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+use weir_io::buffers::BudgetUse;
 
 /// Something that a worker found out and that the control side acts on or reports to the operator.
 #[derive(Clone, Debug)]
@@ -49,4 +53,56 @@ pub struct Totals {
     pub drained_at: AtomicU64,
     /// Sessions that ended only at that time, or later.
     pub cut_off: AtomicU64,
+    /// How each worker's part of the memory budget was used when the worker last looked.
+    memory: Mutex<BTreeMap<usize, BudgetUse>>,
+}
+
+impl Totals {
+    /// Notes how the part of a worker is used.
+    pub fn note_memory(&self, worker: usize, usage: BudgetUse) {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner).insert(worker, usage);
+    }
+
+    /// How the whole budget is used. The largest client is the one that has most of all that are the largest
+    /// on some worker.
+    pub fn memory(&self) -> BudgetUse {
+        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut whole = BudgetUse::default();
+        let mut clients = HashMap::<IpAddr, u64>::new();
+        for part in memory.values() {
+            whole.in_use_bytes += part.in_use_bytes;
+            whole.budget_bytes += part.budget_bytes;
+            whole.client_bytes += part.client_bytes;
+            whole.client_refusals += part.client_refusals;
+            if let Some((client, bytes)) = part.largest {
+                *clients.entry(client).or_default() += bytes;
+            }
+        }
+        whole.largest = clients.into_iter().max_by_key(|(_, bytes)| *bytes);
+        whole
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_on_several_workers_is_one() {
+        let totals = Totals::default();
+        let part = |last: u8, bytes| BudgetUse {
+            in_use_bytes: bytes,
+            budget_bytes: 100,
+            client_bytes: 25,
+            client_refusals: 1,
+            largest: Some(([192, 0, 2, last].into(), bytes)),
+        };
+        for (worker, (last, bytes)) in [(1, 10), (2, 15), (1, 9)].into_iter().enumerate() {
+            totals.note_memory(worker, part(last, bytes));
+        }
+        totals.note_memory(0, part(1, 11));
+        let whole = totals.memory();
+        assert_eq!((whole.in_use_bytes, whole.budget_bytes, whole.client_bytes), (35, 300, 75));
+        assert_eq!((whole.client_refusals, whole.largest), (3, Some(([192, 0, 2, 1].into(), 20))));
+    }
 }

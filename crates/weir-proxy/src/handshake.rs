@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use weir_io::buffers::Buffer;
+use weir_io::buffers::{Buffer, Buffers};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::handshake::{self, Secure};
@@ -18,9 +18,9 @@ use crate::worker::{Worker, WorkerListener};
 
 /// Makes the handshake with a client if its listener uses TLS; otherwise gives the connection back unchanged.
 ///
-/// `buffer` may hold bytes received after a PROXY header; it is taken. The deadline is `timeout.handshake`
-/// from now. The connection counts as idle meanwhile: when room is needed, connections that make no progress
-/// are closed first (threat D1).
+/// `buffers` are those of the client. `buffer` may hold bytes received after a PROXY header; it is taken. The
+/// deadline is `timeout.handshake` from now. The connection counts as idle meanwhile: when room is needed,
+/// connections that make no progress are closed first (threat D1).
 ///
 /// # Errors
 /// The handshake failed, or was all that the connection was for; that has been counted, and there is nobody
@@ -28,6 +28,7 @@ use crate::worker::{Worker, WorkerListener};
 pub async fn with_client(
     worker: &Worker,
     listener: &WorkerListener,
+    buffers: &Rc<Buffers>,
     mut stream: Stream,
     buffer: &mut Option<Buffer>,
     deadline: &Deadline,
@@ -40,7 +41,7 @@ pub async fn with_client(
     let challenges = &listener.shared.challenges;
     let is_awaited = challenges.stream_config().is_some() || challenges.shares_handshakes();
     if is_awaited || !server.on_demand().is_empty() {
-        let read = Box::pin(server_name::read(&mut stream, buffer, &worker.buffers, deadline)).await;
+        let read = Box::pin(server_name::read(&mut stream, buffer, buffers, deadline)).await;
         let name = match read {
             // The handshake detects this as well and sends the client an alert.
             Err(Unread::Malformed) => None,
@@ -63,7 +64,7 @@ pub async fn with_client(
             (false, None) => {}
         }
     }
-    let made = handshake::accept(server, &config, stream, &worker.buffers, buffer.take(), deadline).await;
+    let made = handshake::accept(server, &config, stream, buffers, buffer.take(), deadline).await;
     deadline.set_idle(None);
     let cells = listener.shared.cells.of(worker.number);
     match made {
@@ -145,12 +146,13 @@ async fn waits(
 pub async fn server_name(
     worker: &Worker,
     listener: &WorkerListener,
+    buffers: &Rc<Buffers>,
     stream: &mut Stream,
     first: &mut Option<Buffer>,
     deadline: &Deadline,
 ) -> Result<Option<String>, End> {
     deadline.set(clock::now() + listener.shared.config.timeout.handshake);
-    let read = server_name::read(stream, first, &worker.buffers, deadline).await;
+    let read = server_name::read(stream, first, buffers, deadline).await;
     counted(worker, listener, read)
 }
 

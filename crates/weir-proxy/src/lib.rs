@@ -29,6 +29,7 @@ mod pace;
 pub mod plane;
 mod reach;
 mod seldom;
+mod shares;
 mod slots;
 mod tcp;
 pub mod timers;

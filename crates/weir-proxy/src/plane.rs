@@ -10,6 +10,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use tokio::sync::{Mutex, MutexGuard, mpsc, oneshot};
 use weir_config::{Config, Source};
+use weir_io::buffers::BudgetUse;
 use weir_io::unix_socket::Listening;
 use weir_io::{clock, local_end, system};
 use weir_quic::process::{HandOver, Process};
@@ -270,6 +271,11 @@ impl ProxyPlane {
     /// Panics caught so far while serving a connection.
     pub fn panics(&self) -> u64 {
         self.totals.panics.load(Ordering::Relaxed)
+    }
+
+    /// How the memory budget of the buffers was used when the workers last looked, every 2 s.
+    pub fn memory(&self) -> BudgetUse {
+        self.totals.memory()
     }
 
     /// Number of worker threads.

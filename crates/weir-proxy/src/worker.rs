@@ -280,7 +280,8 @@ fn apply(
     sockets: Vec<(Endpoint, OwnedFd)>,
 ) -> io::Result<()> {
     let snapshot = &compiled.snapshot;
-    worker.buffers.resize(compiled.worker_buffer_bytes);
+    worker.buffers.resize(compiled.worker_buffer_bytes, compiled.worker_client_bytes);
+    worker.totals.note_memory(worker.number, worker.buffers.usage());
     worker.patience_of_leavers.set(snapshot.config.runtime.drain);
     if snapshot.pools.iter().any(|pool| pool.client_login.is_some()) {
         system::forbid_core();
@@ -391,7 +392,8 @@ fn drain(worker: &Worker, until: Duration, linger: Duration, kept: &[Endpoint]) 
     worker.deadlines.wake_all();
 }
 
-/// Closes idle backend connections that are too old or that the backend has closed.
+/// Closes idle backend connections that are too old or that the backend has closed, and reports how the
+/// memory budget is used.
 async fn sweep(worker: Rc<Worker>) {
     let mut ticks = tokio::time::interval(SWEEP_INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -399,6 +401,7 @@ async fn sweep(worker: Rc<Worker>) {
         ticks.tick().await;
         let now = clock::now();
         worker.pools.borrow().iter().for_each(|pool| pool.retire_idle(now));
+        worker.totals.note_memory(worker.number, worker.buffers.usage());
     }
 }
 

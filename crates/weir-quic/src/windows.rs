@@ -1,6 +1,9 @@
 //! Limits on unacknowledged bytes, per connection and in total (threat S4).
 
 use std::cell::Cell;
+use std::rc::Rc;
+
+use weir_io::buffers::Buffers;
 
 use crate::connection::{Connection, Inner};
 
@@ -12,6 +15,10 @@ pub(crate) const SEND_WINDOW: (u64, u64) = (128 << 10, 8 << 20);
 /// S4): a client that first takes a lot and then acknowledges nothing keeps its window until its connection
 /// is given up.
 const SEND_WINDOWS_BYTES: u64 = 64 << 20;
+
+/// A connection has no more than one part in this many of the memory that its client may have, unless that
+/// is below the smallest window: a transfer that goes well must not use up its client's share.
+const CLIENT_SHARE: u64 = 4;
 
 /// The send windows of all connections of a worker.
 #[derive(Default)]
@@ -35,7 +42,8 @@ impl Connection {
     /// Limits unacknowledged bytes to what the path can carry, and to what all connections of the worker may
     /// hold together.
     pub(crate) fn fit_send_window(&self, inner: &mut Inner) {
-        let wanted = (2 * inner.quic.congestion_state().window()).clamp(SEND_WINDOW.0, SEND_WINDOW.1);
+        let most = (inner.held.most_bytes() / CLIENT_SHARE).clamp(SEND_WINDOW.0, SEND_WINDOW.1);
+        let wanted = (2 * inner.quic.congestion_state().window()).clamp(SEND_WINDOW.0, most);
         if wanted != inner.send_window {
             let granted = self.driver.send_windows.exchange(inner.send_window, wanted);
             if granted != inner.send_window {
@@ -44,6 +52,11 @@ impl Connection {
             }
         }
         inner.held.set(inner.unended_bytes.min(inner.send_window));
+    }
+
+    /// What it holds is memory of `owner`, a client of the same worker, from now on.
+    pub fn counts_for(&self, owner: &Rc<Buffers>) {
+        self.inner.borrow_mut().held.counts_for(owner);
     }
 }
 

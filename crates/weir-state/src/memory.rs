@@ -23,6 +23,11 @@ pub fn for_buffers(config: &Config) -> u64 {
     total.saturating_sub(for_cache(config).unwrap_or_default()).max(total / BUFFER_SHARE)
 }
 
+/// How many of `bytes` for buffers one client may have (`runtime.memory_share_per_client`).
+pub fn for_client(config: &Config, bytes: u64) -> u64 {
+    (bytes as f64 * config.runtime.memory_share_per_client) as u64
+}
+
 fn total(config: &Config) -> u64 {
     config.runtime.memory_bytes.unwrap_or_else(default_bytes)
 }

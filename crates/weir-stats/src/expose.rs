@@ -78,6 +78,11 @@ metrics! {
     JWT_KEY_WAITS = "weir_jwt_key_waits_total" Counter ["source", "result"] "Requests with a token that none of the keys at hand has signed: `waited` for a fetch, or were answered without because as many waited as may (`no_place`), or as many of their client (`client_full`), or the last fetch had just begun (`too_soon`).";
     WORKERS = "weir_workers" Gauge [] "Worker threads.";
     SESSIONS = "weir_sessions" Gauge [] "Client connections and UDP flows open now, over all listeners.";
+    MEMORY_IN_USE = "weir_memory_in_use_bytes" Gauge [] "Memory that connections have in use, as far as it counts against `runtime.memory`; as of the last 2 s, like the following.";
+    MEMORY_BUDGET = "weir_memory_budget_bytes" Gauge [] "Memory that connections may have in use: `runtime.memory`, less what the cache may take.";
+    MEMORY_CLIENT_MAX = "weir_memory_client_max_bytes" Gauge [] "Memory that the connections of one client may have in use (`runtime.memory_share_per_client`), on all workers together.";
+    MEMORY_LARGEST_CLIENT = "weir_memory_largest_client_bytes" Gauge [] "Memory in use by the client that has most; 0 while less than an eighth of the budget is in use.";
+    MEMORY_CLIENT_REFUSALS = "weir_memory_client_refusals_total" Counter [] "How often a client was refused memory that the budget had, because of its share (`runtime.memory_share_per_client`).";
     BLOCKING_REFUSED = "weir_blocking_refused_total" Counter [] "Questions to a disk or a resolver that were not asked, because 512 waited for an answer already or the system granted no thread. They are asked again later.";
     PANICS = "weir_panics_total" Counter [] "Panics caught while serving one connection, or in a task of the control side or a thread of the kernel plane. Every one is a bug in Weir; the log names the task, and says where it doesn't begin again by itself.";
     REQUESTS = "weir_requests_total" Counter ["listener", "code"] "Requests answered, by class of status; HTTP listeners.";

@@ -120,7 +120,7 @@ words! {
         ListenerConnections = "listener_connections", "Listener at `max_connections`.";
         ClientConnections = "client_connections", "Client address at `max_connections_per_client`.";
         Descriptors = "descriptors", "File descriptors ran out; idle connections were shed.";
-        Memory = "memory", "Memory budget used up.";
+        Memory = "memory", "Memory budget used up, or the client's share of it.";
         Maintenance = "maintenance", "In maintenance.";
         RetryBudget = "retry_budget", "A retry was due and the pool's retry budget was used up.";
         Ports = "ports", "No port was left for a UDP flow to leave from (`net.ipv4.ip_local_port_range`).";

@@ -160,7 +160,7 @@ fn when_the_memory_budget_is_short_pages_go_as_they_came() {
     // 16 MiB for two workers: an encoder of Brotli needs more than what is left once three quarters of a
     // share are in use.
     let backend = site();
-    let config = "[runtime]\nworkers = 1\nmemory = \"16MiB\"\n[listener.web]\nbind = \"@web\"\npool = \"app\"\n\
+    let config = "[runtime]\nworkers = 1\nmemory = \"16MiB\"\nmemory_share_per_client = 1.0\n[listener.web]\nbind = \"@web\"\npool = \"app\"\n\
                   compress = { codings = \"br\", level = { br = 5 } }\n[pool.app]\nbackends = [\"@app\"]\nhealth = \"off\"\n";
     let weir = Setup::of(config).with("app", backend.address()).start();
     // Clients that do not read hold their encoders.

@@ -24,6 +24,7 @@ workers = 1
 memory = "64MiB"
 buffer_directory = "@files"
 buffer_files = "FILES"
+memory_share_per_client = 1.0
 [listener.web]
 bind = "@web"
 http = ["h1", "h2"]

@@ -19,6 +19,7 @@ fn one_at_a_time(backend: &Backend, buffer: &str, more: &str) -> Weir {
         [runtime]
         workers = 1
         memory = "64MiB"
+        memory_share_per_client = 1.0
         [listener.web]
         bind = "@web"
         http = ["h1", "h2"]
@@ -385,6 +386,7 @@ fn a_client_that_reads_goes_on_while_slow_ones_hold_the_memory() {
         [runtime]
         workers = 1
         memory = "16MiB"
+        memory_share_per_client = 1.0
         [listener.web]
         bind = "@web"
         pool = "app"

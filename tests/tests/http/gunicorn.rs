@@ -29,6 +29,7 @@ fn before(gunicorn: &Gunicorn, buffer: &str) -> Weir {
         [runtime]
         workers = 1
         memory = "64MiB"
+        memory_share_per_client = 1.0
         buffer_directory = "@dir"
         [listener.web]
         bind = "@web"

@@ -244,6 +244,7 @@ fn clients_that_only_begin_to_send_leave_the_memory_for_copies_to_others() {
     [runtime]
     workers = 1
     memory = "16MiB"
+    memory_share_per_client = 1.0
     [listener.web]
     bind = "@web"
     timeout = { client_body = "1h" }

@@ -230,7 +230,10 @@ fn b25_heads_made_large_by_short_references_count_against_the_memory_budget_whil
     const VALUE: [u8; 3900] = [b'y'; 3900];
     const REFERENCES: usize = 15;
     const STREAMS: u32 = 100;
-    let memory = format!("[runtime]\nworkers = 1\nmemory = \"{}MiB\"\n{BOTH}", BUDGET_BYTES >> 20);
+    let memory = format!(
+        "[runtime]\nworkers = 1\nmemory = \"{}MiB\"\nmemory_share_per_client = 1.0\n{BOTH}",
+        BUDGET_BYTES >> 20
+    );
     let busy = "backends = [{ address = \"@app\", max_connections = 1 }]\nqueue = { max = 100000, timeout = \"1h\" }";
     let config =
         memory.replace("backends = [\"@app\"]", &format!("{busy}\ntimeout = {{ backend = \"1h\" }}"));

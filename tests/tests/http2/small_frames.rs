@@ -212,10 +212,12 @@ fn b7_a_tunnel_in_tiny_frames_waits_for_a_slow_client_and_harms_no_other() {
 fn d3_answers_that_wait_for_slow_clients_count_against_the_memory_budget() {
     const BUDGET_BYTES: usize = 16 << 20;
     const WINDOW_BYTES: usize = 256 << 10;
+    const SHARE: &str = "memory_share_per_client = 1.0\n";
     let authority = Authority::new().signs("app", &["app.internal"]);
     let backend = VersionedBackend::start(free_address(), Behind::Http2, &authority, "app");
     let memory = BUDGET_BYTES >> 20;
-    let config = format!("[runtime]\nworkers = 1\nmemory = \"{memory}MiB\"\n{BOTH}protocol = \"h2\"\n");
+    let config =
+        format!("[runtime]\nworkers = 1\nmemory = \"{memory}MiB\"\n{SHARE}{BOTH}protocol = \"h2\"\n");
     let weir = Setup::of(&config).with("app", backend.address()).start();
     let mut slow = Vec::new();
     while weir.metric("weir_rejected_total", &[("reason", "memory")]) < 1.0 {

@@ -298,7 +298,8 @@ fn b26_streams_that_wait_count_against_the_memory_budget_whatever_they_wait_for(
     let config = BOTH.replace("pool = \"app\"\n", "").replace("[pool.app]", routes);
     let config =
         config.replace("backends = [\"@app\"]", &format!("{busy}\ntimeout = {{ backend = \"1h\" }}"));
-    let config = format!("[runtime]\nworkers = 1\nmemory = \"{}MiB\"\n{config}", BUDGET_BYTES >> 20);
+    let memory = format!("memory = \"{}MiB\"\nmemory_share_per_client = 1.0\n", BUDGET_BYTES >> 20);
+    let config = format!("[runtime]\nworkers = 1\n{memory}{config}");
     for path in ["/page", "/in-line"] {
         let backend = ScriptedBackend::start();
         let weir = Setup::of(&config).with("app", backend.address()).start();

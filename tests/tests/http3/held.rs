@@ -12,7 +12,8 @@ use super::*;
 const BUDGET_BYTES: usize = 16 << 20;
 
 fn with_budget(config: &str) -> String {
-    format!("[runtime]\nworkers = 1\nmemory = \"{}MiB\"\n{config}", BUDGET_BYTES >> 20)
+    let memory = format!("memory = \"{}MiB\"\nmemory_share_per_client = 1.0\n", BUDGET_BYTES >> 20);
+    format!("[runtime]\nworkers = 1\n{memory}{config}")
 }
 
 fn refused(weir: &Weir) -> f64 {
@@ -121,4 +122,40 @@ fn b26_streams_of_http_3_that_wait_count_against_the_memory_budget() {
     // 503 where there is room for that, and else H3_REQUEST_REJECTED.
     let outcome = connect().asks(0, "/");
     assert!(matches!(outcome, Outcome::Answered(503, _) | Outcome::Reset(0x10b)), "{outcome:?}");
+}
+
+/// The same streams of one address leave memory to another (threat D34).
+#[test]
+fn d34_stalled_streams_of_http_3_leave_memory_to_another_address() {
+    const STREAMS: u64 = 100;
+    let (authority, backend) = (authority(), ScriptedBackend::start());
+    let busy = "backends = [{ address = \"@app\", max_connections = 1 }]\nqueue = { max = 100000, timeout = \"1h\" }";
+    let route =
+        "[[listener.web.route]]\npath = \"/\"\nrespond = { status = 200, body = \"hello\" }\n[pool.app]";
+    let config = CONFIG
+        .replace("backends = [\"@app\"]", &format!("{busy}\ntimeout = {{ backend = \"1h\" }}"))
+        .replace("[pool.app]", route);
+    let config = format!("[runtime]\nworkers = 1\nmemory = \"16MiB\"\n{config}");
+    let weir = authority.setup(&config).with("app", backend.address()).start();
+    let tls = tls(&authority);
+    let mut stalled: Vec<Http3> = Vec::new();
+    while refused(&weir) < 1.0 {
+        assert!(stalled.len() < 30, "{} clients wait, and nobody is refused", stalled.len());
+        let mut client = Http3::connect(weir.address("web"), "shop.example", &tls);
+        for number in 0..STREAMS {
+            client.requests(4 * number, &headers(&request("GET", "/in-line")));
+        }
+        client.quic.looks();
+        stalled.push(client);
+    }
+    run(async {
+        let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(tls).unwrap();
+        let mut endpoint = quinn::Endpoint::client("127.0.0.2:0".parse().unwrap()).unwrap();
+        endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(crypto)));
+        let connection = endpoint.connect(weir.address("web"), "shop.example").unwrap().await.unwrap();
+        let mut other = Client::over(endpoint, connection).await;
+        for _ in 0..3 {
+            assert_eq!(other.asks(b"").await, (200, b"hello".to_vec()));
+        }
+    });
 }

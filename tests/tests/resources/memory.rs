@@ -9,6 +9,7 @@ fn with_its_memory_budget_used_up_weir_refuses_and_does_not_grow() {
         r#"
         [runtime]
         memory = "16MiB"
+        memory_share_per_client = 1.0
         workers = 1
         [listener.web]
         bind = "@web"

@@ -6,4 +6,5 @@ mod faults;
 mod memory;
 mod names;
 mod reader;
+mod shares;
 mod threads;

@@ -102,7 +102,7 @@ pub async fn denied(
     let answer =
         OwnAnswer::Simple { status: refused.status, fields: &refused.fields, body: &refused.content };
     // The content is for this client alone, and the client may be slow to read it.
-    let held = Held::new(&session.requester.worker.buffers);
+    let held = Held::new(&session.requester.buffers);
     held.set(refused.content.capacity() as u64);
     send(session, listener, exchange, &answer, End::AuthDenied, keep).await
 }

@@ -71,6 +71,8 @@ impl<R: Recipient> Call<'_, R> {
             Ok(opened) => opened,
             Err(failure) => return Err(Failed { failure: self.requester.judge(failure), reused: false }),
         };
+        // The connection may be another client's next.
+        connection.connection().counts_for(&self.requester.buffers);
         let is_muxed = connection.connection().is_muxed();
         let spoken = connection.connection().as_muxed().map_or(Spoken::Http11, |stream| stream.spoken());
         self.exchange.ledger.backend_protocol = Some(spoken);

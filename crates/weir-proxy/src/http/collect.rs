@@ -70,7 +70,7 @@ async fn receive(
     let mut kept_waiting = KeptWaiting::default();
     poll_fn(|context| {
         let mut moved = std::mem::take(&mut is_first);
-        let polled = download.poll(context, backend, recipient, &requester.worker.buffers, &mut moved);
+        let polled = download.poll(context, backend, recipient, &requester.buffers, &mut moved);
         if let Poll::Ready(result) = polled {
             let failure = |error| drive::download_failure(error).while_awaiting(kept_waiting.awaited());
             return Poll::Ready(result.map_err(failure));

@@ -25,6 +25,7 @@ use crate::http::route::Route;
 use crate::http::screening;
 use crate::http::session::Session;
 use crate::http::sqli;
+use crate::shares;
 use crate::timers::ExchangeTimers;
 use crate::worker::{Worker, WorkerListener};
 
@@ -182,15 +183,17 @@ fn decide<'l>(
 
 /// Copies from the request's bytes what the log, the counters and the answer need, because the bytes are gone
 /// once the request has been forwarded.
-fn note_request(session: &Session, listener: &WorkerListener, exchange: &mut Exchange) {
+fn note_request(session: &mut Session, listener: &WorkerListener, exchange: &mut Exchange) {
+    if session.requester.identity.is_trusted() {
+        let requester = &mut session.requester;
+        let Requester { worker, client: proxy, .. } = &*requester;
+        let client = proxy.of_request(&listener.shared.config, &exchange.request, requester.received());
+        requester.buffers = shares::behind_proxy(worker, proxy, &client);
+        exchange.ledger.note_client(client);
+    }
     let received = session.requester.received();
     exchange.ledger.bytes_received = exchange.request.head_bytes() as u64;
     exchange.wants = Wants::of(&exchange.request, received);
-    if session.requester.identity.is_trusted() {
-        let requester = &session.requester;
-        let client = requester.client.of_request(&listener.shared.config, &exchange.request, received);
-        exchange.ledger.note_client(client);
-    }
     match exchange.request.request_id(received) {
         Some(sent) => exchange.request_id.extend_from_slice(sent),
         None => make_request_id(&session.requester.worker, &mut exchange.request_id),

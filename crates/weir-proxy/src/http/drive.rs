@@ -119,7 +119,7 @@ impl<R: Recipient> Call<'_, R> {
         if upload.poll_untaken(context, backend, shared, &mut of_head).is_pending() {
             recipient.gather_body(context);
         } else if let Some(client) = recipient.stream() {
-            let polled = upload.poll(context, client, backend, &requester.worker.buffers, &mut moved);
+            let polled = upload.poll(context, client, backend, &requester.buffers, &mut moved);
             if let Poll::Ready(result) = polled {
                 result?;
             }
@@ -193,7 +193,7 @@ impl<R: Recipient> Call<'_, R> {
         let asked = Asked { method: self.facts.method, upgrade };
         let polled = std::task::ready!(stream.poll_response(context, limits, asked, response, reply));
         Poll::Ready(match polled {
-            Ok(Ok(())) => match self.requester.worker.buffers.borrow(reply.len()) {
+            Ok(Ok(())) => match self.requester.buffers.borrow(reply.len()) {
                 Some(mut buffer) => {
                     buffer.append(reply);
                     *received = Some(buffer);
@@ -223,7 +223,7 @@ impl<R: Recipient> Call<'_, R> {
         if std::task::ready!(backend.poll_readable(context)).is_err() {
             return Poll::Ready(Err(Failure::BackendClosed(Awaited::Backend)));
         }
-        let buffers = &self.requester.worker.buffers;
+        let buffers = &self.requester.buffers;
         let mut buffer = match received.take() {
             Some(mut buffer) => {
                 buffer.compact();
@@ -276,7 +276,7 @@ pub async fn until_sent(
     poll_fn(|context| {
         let is_first = std::mem::take(&mut is_first);
         let (mut uploaded, mut moved) = (false, AheadMoved::default());
-        let buffers = &requester.worker.buffers;
+        let buffers = &requester.buffers;
         kept_waiting.uploads(upload);
         if upload.is_moving() {
             let polled = upload.poll(context, stream, backend, buffers, &mut uploaded);

@@ -27,6 +27,7 @@ use crate::http::session::{LAST_CHANCE, Session};
 use crate::http::stream::Stream;
 use crate::http::{dispatch, h2, linger, session};
 use crate::identify;
+use crate::shares;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
 /// A partly received head up to this size, in bytes, is moved out of its read buffer while more is awaited,
@@ -73,7 +74,12 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
             return;
         }
     };
-    let shaken = boxed(|| handshake::with_client(&worker, &listener, wire, &mut buffer, &deadline)).await;
+    let buffers = shares::of_connection(&worker, &client, listener.shared.trusts(client.address.ip()));
+    if let Some(first) = &mut buffer {
+        first.counts_for(&buffers);
+    }
+    let shaken =
+        boxed(|| handshake::with_client(&worker, &listener, &buffers, wire, &mut buffer, &deadline)).await;
     let (wire, secure) = match shaken {
         Ok(shaken) => shaken,
         Err(end) => return count_refused_session(&worker, &listener, end),
@@ -86,7 +92,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
     drop(listener);
     let stream = Stream::of_wire(wire);
     let total = Total::endless();
-    let requester = Requester { worker, slot, secure, client, identity, deadline, total, buffer };
+    let requester = Requester { worker, slot, secure, client, identity, buffers, deadline, total, buffer };
     let mut session = Session { requester, stream, idle_since: None };
     match session.spoken().await {
         Ok(Spoken::Http1) => session.run().await,
@@ -274,7 +280,7 @@ impl Session {
 
     fn poll_first_bytes(&mut self, context: &mut Context<'_>) -> Poll<Result<(), End>> {
         std::task::ready!(self.stream.poll_readable(context)).map_err(|_| End::ClientClosed)?;
-        let Some(mut buffer) = self.requester.worker.buffers.borrow(SMALL) else {
+        let Some(mut buffer) = self.requester.buffers.borrow(SMALL) else {
             return Poll::Ready(Err(End::Overload));
         };
         match std::task::ready!(self.stream.receive_ready(context, &mut buffer)) {
@@ -336,7 +342,7 @@ impl Session {
                     // The parser refuses longer heads before they fill the largest buffer.
                     return Err(Failure::OutOfMemory);
                 }
-                let mut larger = self.requester.worker.buffers.borrow(size).ok_or(Failure::OutOfMemory)?;
+                let mut larger = self.requester.buffers.borrow(size).ok_or(Failure::OutOfMemory)?;
                 larger.append(buffer.filled());
                 self.requester.buffer = Some(larger);
             }
@@ -345,7 +351,7 @@ impl Session {
         poll_fn(|context| {
             if let Some(bytes) = &parked {
                 std::task::ready!(poll_unless_late(&mut self.stream, &self.requester.deadline, context))?;
-                let mut buffer = self.requester.worker.buffers.borrow(SMALL).ok_or(Failure::OutOfMemory)?;
+                let mut buffer = self.requester.buffers.borrow(SMALL).ok_or(Failure::OutOfMemory)?;
                 buffer.append(bytes);
                 self.requester.buffer = Some(buffer);
                 parked = None;

@@ -33,7 +33,7 @@ pub(super) async fn whole(
     let is_streaming = exchange.wants == Wants::Grpc && lets_calls_pass(&forwarding.pool.shared);
     let buffer = forwarding.buffer.filter(|buffer| buffer.requests > 0 && !is_streaming && !upload.is_done());
     let Some(buffer) = buffer else { return Ok(()) };
-    let buffers = session.requester.worker.buffers.clone();
+    let buffers = session.requester.buffers.clone();
     // If it is also framed for a backend that chooses HTTP/1.1, there is a second copy.
     let copies = if facts.protocol.lets_pick() { 2 } else { 1 };
     let mut claim =
@@ -73,12 +73,12 @@ async fn file(
         _ => buffer.requests_file > 0,
     };
     let Some(files) = forwarding.listener.compiled.files.as_ref().filter(|_| may_fit) else { return Ok(()) };
-    let buffers = &session.requester.worker.buffers;
+    let buffers = &session.requester.buffers;
     let Some(file) = TemporaryFile::begin(files, buffer.requests_file, buffers) else { return Ok(()) };
     upload.begin_file(file);
     upload.resume(clock::now());
     wait_for(session, forwarding, upload, |context, session, upload| {
-        upload.poll_file(context, &mut session.stream, &session.requester.worker.buffers)
+        upload.poll_file(context, &mut session.stream, &session.requester.buffers)
     })
     .await?;
     upload.end_file();
@@ -103,7 +103,7 @@ pub(super) async fn hold(
     }
     upload.resume(clock::now());
     wait_for(session, forwarding, upload, |context, Session { stream, requester, .. }, upload| {
-        upload.poll_hold(context, stream, &requester.worker.buffers, &mut exchange.outgoing, claim)
+        upload.poll_hold(context, stream, &requester.buffers, &mut exchange.outgoing, claim)
     })
     .await?;
     upload.pause(clock::now());

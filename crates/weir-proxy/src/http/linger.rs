@@ -60,7 +60,7 @@ async fn read_away(session: &mut Session, longest: Duration, most_bytes: usize) 
         if !readable.await {
             return;
         }
-        let Some(mut waste) = session.requester.worker.buffers.borrow(SMALL) else { return };
+        let Some(mut waste) = session.requester.buffers.borrow(SMALL) else { return };
         match receive(&mut session.stream, &mut waste, &session.requester.deadline).await {
             Ok(0) | Err(_) => return,
             Ok(count) => read += count,

@@ -144,7 +144,7 @@ impl Opener<'_> {
         // A tunnel's stream stays open after its head.
         let is_whole = without_body && !facts.upgrade;
         let stream = slot
-            .send(head, is_whole, &self.requester.worker.buffers)
+            .send(head, is_whole, &self.requester.buffers)
             .map_err(|_| Failure::Connect(ConnectError::Declined))?;
         Ok(Busy::first(Connection::of_stream(Muxed::H2(stream))))
     }

@@ -182,7 +182,7 @@ pub fn begin_upload(
     let framing = Framing::on(facts.protocol != PoolProtocol::H1, announced);
     let mut pump = Pump::new(reader, framing, session.requester.buffer.take(), limit)
         .dropping(edits::of(forwarding.listener, exchange).and_then(Edits::dropped_of_request))
-        .putting_aside(exchange.put_aside, &session.requester.worker.buffers);
+        .putting_aside(exchange.put_aside, &session.requester.buffers);
     if facts.inspected.is_some() {
         pump.keep_copy();
         return Ok(Upload::of(pump, exchange.ledger.head));
@@ -218,7 +218,7 @@ pub fn serialise_anew(
     upload: &mut Upload,
     (text, head_bytes): (&[u8], usize),
 ) -> Result<Facts, Failure> {
-    let mut buffer = requester.worker.buffers.borrow(text.len()).ok_or(Failure::OutOfMemory)?;
+    let mut buffer = requester.buffers.borrow(text.len()).ok_or(Failure::OutOfMemory)?;
     buffer.append(text);
     // Bytes that came after the head are with the upload.
     let behind = requester.buffer.replace(buffer);
@@ -244,7 +244,7 @@ pub fn take_back(requester: &mut Requester, exchange: &mut Exchange, head: &[u8]
         return true;
     }
     let behind = requester.buffer.as_ref().map_or(&[][..], |buffer| buffer.filled());
-    let Some(mut buffer) = requester.worker.buffers.borrow(head.len() + behind.len()) else { return false };
+    let Some(mut buffer) = requester.buffers.borrow(head.len() + behind.len()) else { return false };
     buffer.append(head);
     buffer.append(behind);
     requester.buffer = Some(buffer);

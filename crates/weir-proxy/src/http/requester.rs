@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use weir_config::NEVER;
 use weir_http::ClientIdentity;
-use weir_io::buffers::Buffer;
+use weir_io::buffers::{Buffer, Buffers};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::handshake::Secure;
@@ -24,6 +24,7 @@ use crate::http::edit_table::Edits;
 use crate::http::exchange::Exchange;
 use crate::http::failure::{Awaited, Failure};
 use crate::http::stream::Stream;
+use crate::shares;
 use crate::worker::{ListenerSlot, Worker};
 
 /// What a client has in common with a fetch for the cache, which acts for many clients.
@@ -35,6 +36,8 @@ pub struct Requester {
     pub client: Client,
     /// Rendered once; added to every request.
     pub identity: Rc<ClientIdentity>,
+    /// Whose memory the exchange takes: see [`crate::shares`].
+    pub buffers: Rc<Buffers>,
     pub deadline: Deadline,
     /// The time limit for the current request as a whole.
     pub total: Total,
@@ -121,6 +124,7 @@ impl Requester {
             secure: self.secure.clone(),
             client,
             identity: self.identity.clone(),
+            buffers: self.buffers.clone(),
             deadline,
             total: Total::endless(),
             buffer: None,
@@ -131,6 +135,7 @@ impl Requester {
     #[cold]
     pub fn renew_trust(&mut self) {
         let trusted = !self.identity.is_trusted();
+        self.buffers = shares::of_connection(&self.worker, &self.client, trusted);
         self.identity = Rc::new(ClientIdentity::clone(&self.identity).of_trust(trusted));
     }
 

@@ -129,7 +129,7 @@ fn may_be_sent(
         // The client would take what follows for the tunnel that it asked for (RFC 8441 §5).
         return Err(Failure::BadResponse(Violation::UpgradeNotNamed));
     }
-    let buffers = &session.requester.worker.buffers;
+    let buffers = &session.requester.buffers;
     if answered.needs_buffer(&exchange.response) && !buffers.has_room(LARGE) {
         return Err(Failure::OutOfMemory);
     }
@@ -233,7 +233,7 @@ async fn send(
     if most > 0 {
         let files = forwarding.listener.compiled.files.as_ref();
         let in_file = forwarding.buffer.map_or(0, |buffer| buffer.responses_file);
-        let in_memory = ReadAhead::new(most, &session.requester.worker.buffers);
+        let in_memory = ReadAhead::new(most, &session.requester.buffers);
         *ahead = in_memory.map(|ahead| Box::new(ahead.before_file(files, in_file)));
     }
     let (backend, ahead) = (connection.connection(), ahead.as_deref_mut());
@@ -250,10 +250,10 @@ async fn sends_at_once(
     if !upload.is_done() {
         return Ok(false);
     }
-    let Session { stream, requester: Requester { worker, .. }, .. } = session;
+    let Session { stream, requester: Requester { buffers, .. }, .. } = session;
     poll_fn(|context| {
         let mut moved = false;
-        match download.poll(context, connection.connection(), stream, &worker.buffers, &mut moved) {
+        match download.poll(context, connection.connection(), stream, buffers, &mut moved) {
             Poll::Ready(result) => Poll::Ready(result.map(|()| true).map_err(drive::download_failure)),
             Poll::Pending => Poll::Ready(Ok(false)),
         }

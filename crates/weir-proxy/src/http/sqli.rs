@@ -134,7 +134,7 @@ pub(super) async fn body(
     let Some(kind) = &facts.inspected else { return Ok(()) };
     let asked = forwarding.sqli();
     let cells = forwarding.listener.shared.cells.of(session.requester.worker.number);
-    let buffers = session.requester.worker.buffers.clone();
+    let buffers = session.requester.buffers.clone();
     let mut claim = HeldClaim::new(&buffers, charge, asked.body_bytes, 1).expecting(exchange.request.body());
     hold::hold(session, exchange, forwarding, facts, upload, &mut claim).await?;
     if claim.is_refused() && asked.mode == SqliMode::Block {

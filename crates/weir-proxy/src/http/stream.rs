@@ -3,11 +3,12 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use tokio::net::TcpStream;
 use weir_http::{Field, StreamError, Trailers};
-use weir_io::buffers::Buffer;
+use weir_io::buffers::{Buffer, Buffers};
 use weir_io::stream::{Duplex, Sight, Stream as Wire};
 
 use crate::http::muxed::Muxed;
@@ -47,6 +48,15 @@ impl Stream {
         match &mut self.0 {
             Kind::Muxed(stream) => Some(stream),
             Kind::Wire(_) => None,
+        }
+    }
+
+    /// As [`Wire::counts_for`], for a connection of its own. What a stream holds was given to whoever it
+    /// counts for when it began.
+    #[inline]
+    pub fn counts_for(&mut self, owner: &Rc<Buffers>) {
+        if let Kind::Wire(wire) = &mut self.0 {
+            wire.counts_for(owner);
         }
     }
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use weir_http::{ClientIdentity, Limits};
-use weir_io::buffers::Held;
+use weir_io::buffers::{Buffers, Held};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::handshake::Secure;
@@ -32,6 +32,8 @@ pub struct Peer {
     pub secure: Option<Rc<Secure>>,
     pub client: Client,
     pub identity: Rc<ClientIdentity>,
+    /// Whose memory its exchanges take: see [`crate::shares`].
+    pub buffers: Rc<Buffers>,
 }
 
 /// What happened to a request.
@@ -54,7 +56,7 @@ pub async fn serve(
     stream: Muxed,
     read: impl AsyncFnOnce(&mut Muxed, &Limits, &Deadline, &mut Exchange, &mut Vec<u8>) -> Result<(), Failure>,
 ) -> Served {
-    let Peer { worker, slot, secure, client, identity } = peer;
+    let Peer { worker, slot, secure, client, identity, buffers } = peer;
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);
     let listener = slot.current();
@@ -67,6 +69,7 @@ pub async fn serve(
         secure: secure.clone(),
         client: *client,
         identity: identity.clone(),
+        buffers: buffers.clone(),
         deadline,
         total: Total::endless(),
         buffer: None,
@@ -105,7 +108,7 @@ async fn read_head(
     let stream = session.stream.as_muxed().ok_or(Failure::ClientClosed)?;
     let result = read(stream, limits, &session.requester.deadline, exchange, &mut text).await;
     if result.is_ok() {
-        let mut buffer = session.requester.worker.buffers.borrow(text.len()).ok_or(Failure::OutOfMemory)?;
+        let mut buffer = session.requester.buffers.borrow(text.len()).ok_or(Failure::OutOfMemory)?;
         buffer.append(&text);
         session.requester.buffer = Some(buffer);
     }
@@ -120,7 +123,7 @@ async fn read_head(
 fn count_head(session: &Session) -> Option<Held> {
     let bytes = session.requester.received().len();
     (bytes > SMALL_HEAD_BYTES).then(|| {
-        let held = Held::new(&session.requester.worker.buffers);
+        let held = Held::new(&session.requester.buffers);
         held.set(bytes as u64);
         held
     })

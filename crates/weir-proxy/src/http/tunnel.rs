@@ -52,7 +52,7 @@ pub async fn run(
         from_client: session.requester.buffer.take(),
         from_backend: Some(received).filter(|rest| !rest.is_empty()),
     };
-    let Session { requester: Requester { worker, slot, deadline, .. }, stream, .. } = session;
+    let Session { requester: Requester { worker, slot, buffers, deadline, .. }, stream, .. } = session;
     let backend = chosen.backend().cells();
     let client = forwarding.listener.shared.cells.of(worker.number);
     let ender = connection.connection().ender();
@@ -60,7 +60,7 @@ pub async fn run(
         Pair { client: stream, backend: &mut **connection.connection() },
         first,
         Terms {
-            buffers: &worker.buffers,
+            buffers,
             deadline,
             idle: forwarding.timers().tunnel,
             idle_end: End::TunnelIdle,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use weir_config::ExchangeTimeouts;
-use weir_io::buffers::Buffer;
+use weir_io::buffers::{Buffer, Buffers};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::handshake::Secure;
@@ -28,6 +28,7 @@ use crate::handshake;
 use crate::identify;
 use crate::pace::{Pace, Way};
 use crate::reach::{Attempt, Reach, RetryVerdict, Unavailable, Wish};
+use crate::shares;
 use crate::timers::{self, ExchangeTimers};
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
@@ -50,6 +51,7 @@ pub async fn serve_in(
     let deadline = worker.deadlines.register(waker);
     let listener = slot.current();
     let client = Client::of_peer(peer);
+    let buffers = worker.buffers.clone();
     let timers = ExchangeTimers::of(&listener.shared.config.timeout, None, None);
     let mut session = Session {
         spoken,
@@ -59,6 +61,7 @@ pub async fn serve_in(
         listener,
         secure: None,
         client,
+        buffers,
         _client_connection: None,
         deadline,
         timers,
@@ -84,6 +87,8 @@ struct Session {
     /// The result of the TLS handshake; `None` without TLS.
     secure: Option<Rc<Secure>>,
     client: Client,
+    /// Whose memory it takes: see [`crate::shares`].
+    buffers: Rc<Buffers>,
     /// Counts the client that a PROXY header named, while the session lasts.
     _client_connection: Option<ClientConnection>,
     deadline: Deadline,
@@ -156,12 +161,17 @@ impl Session {
             }
             Err(end) => return end,
         }
-        let listener = self.listener.clone();
+        self.buffers = shares::of_connection(&self.worker, &self.client, false);
+        if let Some(first) = &mut first {
+            first.counts_for(&self.buffers);
+        }
+        let (listener, buffers) = (self.listener.clone(), self.buffers.clone());
         if let Err(end) = admission::admit(&self.worker, &listener, self.client.address.ip()) {
             return end;
         }
         if let Some(plain) = held.take_if(|_| listener.shared.tls.is_some()) {
-            let shaken = handshake::with_client(&self.worker, &listener, plain, &mut first, &self.deadline);
+            let (worker, deadline) = (&self.worker, &self.deadline);
+            let shaken = handshake::with_client(worker, &listener, &buffers, plain, &mut first, deadline);
             match Box::pin(shaken).await {
                 Ok((shaken, secure)) => (*held, self.secure) = (Some(shaken), secure),
                 // An alert has already told the client why.
@@ -192,11 +202,11 @@ impl Session {
         stream: &mut Stream,
         first: &mut Option<Buffer>,
     ) -> Result<(usize, Option<ExchangeTimeouts>), End> {
-        let Session { worker, listener, deadline, .. } = self;
+        let Session { worker, listener, buffers, deadline, .. } = self;
         let routes = &listener.compiled.routes;
         if !routes.is_empty() && self.secure.is_none() {
             self.report.server_name =
-                Box::pin(handshake::server_name(worker, listener, stream, first, deadline)).await?;
+                Box::pin(handshake::server_name(worker, listener, buffers, stream, first, deadline)).await?;
         }
         let name = server_name(self.secure.as_deref(), &self.report);
         let passed = routes.decide_connection(name, self.client.address.ip()).ok_or(End::NoRoute)?;
@@ -292,7 +302,7 @@ impl Session {
         let backend_cells = chosen.backend().cells();
         backend_cells.requests[0].increment();
         let terms = Terms {
-            buffers: &self.worker.buffers,
+            buffers: &self.buffers,
             deadline: &self.deadline,
             idle: self.timers.tunnel,
             idle_end: self.idle_end,

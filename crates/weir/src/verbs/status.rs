@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::IsTerminal as _;
 
 use hyper::Method;
+use weir_admin::memory::MemoryStatus;
 use weir_admin::status::{
     BackendStatus, ClusterStatus, ListenerStatus, MemberStatus, NameStatus, Quantiles, Status,
 };
@@ -40,8 +41,25 @@ fn about_process(status: &Status) -> String {
         status.sessions
     );
     let _ = writeln!(out, "config {}, generation {}", status.config_source, status.generation);
+    if let Some(memory) = &status.memory {
+        let _ = writeln!(out, "{}", memory_words(memory));
+    }
     if status.process_before {
         out.push_str("the process before the upgrade still serves what it had begun\n");
+    }
+    out
+}
+
+/// How the memory budget is used.
+fn memory_words(it: &MemoryStatus) -> String {
+    let mebibytes = |bytes: u64| format!("{:.1}MiB", bytes as f64 / f64::from(1 << 20));
+    let mut out = format!("memory {} of {} in use", mebibytes(it.in_use_bytes), mebibytes(it.budget_bytes));
+    if let Some(client) = &it.largest_client {
+        let (has, most) = (mebibytes(it.largest_client_bytes), mebibytes(it.client_max_bytes));
+        let _ = write!(out, ", most by client {client}: {has} of {most}");
+    }
+    if it.client_refusals > 0 {
+        let _ = write!(out, ", {} times refused to a client because of its share", it.client_refusals);
     }
     out
 }

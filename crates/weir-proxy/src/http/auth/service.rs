@@ -108,7 +108,7 @@ async fn about(
     let mut requester = of_client.beside(exchange.ledger.client(of_client)).await;
     requester.begin_total(clock::now(), service.timeout);
     requester.end_by(of_client.last_moment());
-    let mut buffer = requester.worker.buffers.borrow(text.len()).ok_or(Failure::OutOfMemory)?;
+    let mut buffer = requester.buffers.borrow(text.len()).ok_or(Failure::OutOfMemory)?;
     buffer.append(&text);
     requester.buffer = Some(buffer);
     let pool = listener.pools.get(service.pool).ok_or(Failure::AuthUnavailable)?.clone();
@@ -142,7 +142,7 @@ async fn about(
     if status == 101 {
         return Err(Failure::BadResponse(Violation::UpgradeNotNamed));
     }
-    if answered.needs_buffer(&asked.response) && !requester.worker.buffers.has_room(LARGE) {
+    if answered.needs_buffer(&asked.response) && !requester.buffers.has_room(LARGE) {
         return Err(Failure::OutOfMemory);
     }
     let reader = answered.body_reader(&asked.response, forwarding.limits());

@@ -106,6 +106,8 @@ async fn serve(job: FetchJob) {
         secure: job.secure,
         client: job.client,
         identity: job.identity,
+        // What is fetched is for many clients.
+        buffers: worker.buffers.clone(),
         deadline,
         total: Total::endless(),
         buffer: None,
@@ -174,7 +176,7 @@ impl Fetch {
         if exchange.response.status() == 101 {
             return Err(Failure::BadResponse(Violation::UpgradeNotNamed));
         }
-        if answered.needs_buffer(&exchange.response) && !requester.worker.buffers.has_room(LARGE) {
+        if answered.needs_buffer(&exchange.response) && !requester.buffers.has_room(LARGE) {
             // Later on, the response could only be broken off.
             return Err(Failure::OutOfMemory);
         }

@@ -99,7 +99,7 @@ pub fn begin(
     offer: &Offer,
     length: Option<u64>,
 ) -> Option<Box<Encoding>> {
-    let begun = Encoding::begin(offer.coding?, offer.level, length, &session.requester.worker.buffers);
+    let begun = Encoding::begin(offer.coding?, offer.level, length, &session.requester.buffers);
     if begun.is_none() {
         count_short(session, forwarding);
     }
@@ -125,8 +125,8 @@ pub fn decide(
     received: &[u8],
 ) -> Decision {
     let Some(rules) = forwarding.compress() else { return Decision::default() };
-    let worker = &session.requester.worker;
-    let decision = judge(rules, facts.coding, facts.method, &exchange.response, received, &worker.buffers);
+    let buffers = &session.requester.buffers;
+    let decision = judge(rules, facts.coding, facts.method, &exchange.response, received, buffers);
     if decision.out_of_memory {
         count_short(session, forwarding);
     }

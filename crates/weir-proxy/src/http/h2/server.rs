@@ -47,10 +47,10 @@ const FLOOD_PATIENCE: Duration = Duration::from_millis(500);
 /// Serves a connection with HTTP/2 to its end. Bytes received already are in `session.requester.buffer`.
 pub async fn serve(session: Session) {
     let Session { requester, stream, .. } = session;
-    let Requester { worker, slot, secure, client, identity, deadline, buffer, .. } = requester;
+    let Requester { worker, slot, secure, client, identity, buffers, deadline, buffer, .. } = requester;
     let listener = slot.current();
     let limits = &listener.shared.config.http().limits;
-    let unsent = Unsent::new(u64::from(limits.streams) * SEND_BUFFER_BYTES as u64, &worker.buffers);
+    let unsent = Unsent::new(u64::from(limits.streams) * SEND_BUFFER_BYTES as u64, &buffers);
     // A multiplexed connection is never itself a stream of another one.
     let Some(stream) = stream.into_wire() else { return };
     let watched = Watched::new(stream, limits.control_frames, unsent);
@@ -75,8 +75,8 @@ pub async fn serve(session: Session) {
     deadline.set(now + listener.shared.config.timeout.client_idle);
     drop(listener);
     let identity = Rc::new(Rc::unwrap_or_clone(identity).of_version(Version::Http2));
-    let peer = Rc::new(Peer { worker, slot, secure, client, identity });
-    let under_way = UnderWay::new(&peer.worker.buffers, window);
+    let peer = Rc::new(Peer { worker, slot, secure, client, identity, buffers });
+    let under_way = UnderWay::new(&peer.buffers, window);
     let received_bytes = watched.received_bytes.get();
     Driver {
         connection,

@@ -29,6 +29,7 @@ use crate::http::session::{LAST_CHANCE, identify};
 use crate::http::stream_exchange::{self, Peer, Served};
 use crate::http::tasks;
 use crate::http::under_way::{CONNECTION_WINDOW_BYTES, ExchangeCount, UnderWay};
+use crate::shares;
 use crate::worker::{ListenerSlot, Worker};
 
 /// A client that does not answer pings for this long while the connection is being closed is considered gone.
@@ -40,6 +41,9 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, quic: Rc<Connecti
     let listener = slot.current();
     deadline.belongs_to(listener.shared.number());
     let limits = &listener.shared.config.http().limits;
+    let secure = secure(&slot, &quic);
+    let peer = peer(&worker, &slot, &quic, &secure);
+    quic.counts_for(&peer.buffers);
     // A WebSocket server behind Weir would have to be asked in HTTP/1.1: see RFC 9220.
     let config = Config::new(&limits_of(limits));
     let shared = Rc::new(Shared {
@@ -51,15 +55,13 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, quic: Rc<Connecti
         awaited: RefCell::default(),
         flood_budget: RefCell::new(Budget::new(limits.control_frames, clock::now())),
         is_flooded: Cell::new(false),
-        under_way: UnderWay::new(&worker.buffers, CONNECTION_WINDOW_BYTES),
-        buffers: worker.buffers.clone(),
+        under_way: UnderWay::new(&peer.buffers, CONNECTION_WINDOW_BYTES),
+        buffers: peer.buffers.clone(),
         late: Cell::new(0),
         has_read_last: Cell::new(false),
     });
     let streams = limits.streams;
     drop(listener);
-    let secure = secure(&slot, &shared.quic);
-    let peer = peer(&worker, &slot, &shared.quic, &secure);
     let driver = Driver {
         shared,
         peer,
@@ -88,12 +90,14 @@ fn peer(
     let client = Client { peer: address, address, destination: Some(quic.local()) };
     let port = quic.local().port();
     let identity = identify(&slot.current(), &client, port, secure.as_deref()).of_version(Version::Http3);
+    let buffers = shares::of_connection(worker, &client, identity.is_trusted());
     Rc::new(Peer {
         worker: worker.clone(),
         slot: slot.clone(),
         secure: secure.clone(),
         client,
         identity: Rc::new(identity),
+        buffers,
     })
 }
 

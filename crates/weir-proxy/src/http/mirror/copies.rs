@@ -241,6 +241,7 @@ async fn serve(copy: Box<Copy>, body: AsideContent, permit: Permit) {
         secure: copy.secure.clone(),
         client: copy.client,
         identity: copy.identity.clone(),
+        buffers: copy.worker.buffers.clone(),
         deadline,
         total: Total::endless(),
         buffer: None,
@@ -270,7 +271,7 @@ async fn ask(
         // The head is too long for a copy with the added fields.
         return Err(Failure::OutOfMemory);
     }
-    let mut buffer = requester.worker.buffers.borrow(text.len() + body.len()).ok_or(Failure::OutOfMemory)?;
+    let mut buffer = requester.buffers.borrow(text.len() + body.len()).ok_or(Failure::OutOfMemory)?;
     buffer.append(text);
     buffer.append(body);
     requester.buffer = Some(buffer);
@@ -310,7 +311,7 @@ async fn ask(
         // Its connection can't be used for anything else, and nobody needs the answer.
         return Ok(());
     }
-    if answered.needs_buffer(&exchange.response) && !requester.worker.buffers.has_room(LARGE) {
+    if answered.needs_buffer(&exchange.response) && !requester.buffers.has_room(LARGE) {
         return Ok(());
     }
     let reader = answered.body_reader(&exchange.response, forwarding.limits());

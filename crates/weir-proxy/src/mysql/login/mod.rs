@@ -303,7 +303,8 @@ async fn begin<'a>(
         let (plain, mut behind) = talk.into_parts();
         // Everything after the request is TLS, even in the same segment: nothing that was read in clear text
         // is interpreted as anything else (threat F1).
-        let shaken = handshake::with_client(terms.worker, terms.listener, plain, &mut behind, terms.deadline);
+        let LoginTerms { worker, listener, deadline, .. } = *terms;
+        let shaken = handshake::with_client(worker, listener, &worker.buffers, plain, &mut behind, deadline);
         let (stream, made) = Box::pin(shaken).await.inspect_err(|_| count(terms, Login::Gone))?;
         terms.report.borrow_mut().secure = made;
         newcomer.is_secure = true;
