@@ -10,8 +10,7 @@
 //! ADDRESS NAME WEIGHT BACKUP` for one that a name resolves to, `added POOL ADDRESS WEIGHT BACKUP MOST` for
 //! one that was added permanently through the API; BACKUP is `backup` or `-`, MOST `max_connections` or `-`.
 //! `resolved POOL ADDRESS AT` gives the address of a backend with a host name, as no name server may answer
-//! when the new process asks. `breaker POOL LEFT_MS IN_A_ROW` is for a pool whose breaker is open, with the
-//! time left and how often in a row it has opened.
+//! when the new process asks. `breaker POOL LEFT_MS IN_A_ROW` is for a pool whose breaker is open.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -26,6 +25,7 @@ use weir_state::{Backend, Origin, Pool, Snapshot};
 use weir_tls::{TicketKeys, tickets};
 
 use crate::token_keys::Inherited;
+use crate::told::ToldListeners;
 
 /// The first word of each line.
 pub const WORD: &str = "state";
@@ -269,30 +269,29 @@ pub struct Carried {
     maintenance: Vec<String>,
     token_keys: Inherited,
     named: CarriedNames,
+    told: ToldListeners,
 }
 
 impl Carried {
     /// Parses a line; one that can't be understood is ignored.
     pub fn take(&mut self, line: &str) {
-        if line.split(' ').next() == Some(tickets::WORD) {
-            self.tickets.push(line.to_owned());
-        }
         self.token_keys.take(line);
         self.named.take(line);
-        if line.starts_with("maintenance ") && self.maintenance.len() < MOST_MAINTENANCE {
-            self.maintenance.push(line.to_owned());
-        }
-        if let [RESOLVED, pool, address, at, ..] = line.split(' ').collect::<Vec<_>>()[..]
-            && let Ok(at) = at.parse()
-            && self.resolved.len() < MOST_OTHERS
-        {
-            self.resolved.insert((pool.to_owned(), address.to_owned()), at);
-        }
-        if let [BREAKER, pool, left, in_a_row, ..] = line.split(' ').collect::<Vec<_>>()[..]
-            && let (Ok(left), Ok(in_a_row)) = (left.parse(), in_a_row.parse())
-            && self.breakers.len() < MOST_OTHERS
-        {
-            self.breakers.insert(pool.to_owned(), (Duration::from_millis(left), in_a_row));
+        self.told.take(line);
+        match line.split(' ').collect::<Vec<_>>()[..] {
+            [tickets::WORD, ..] => self.tickets.push(line.to_owned()),
+            ["maintenance", _, ..] if self.maintenance.len() < MOST_MAINTENANCE => {
+                self.maintenance.push(line.to_owned());
+            }
+            [RESOLVED, pool, address, at, ..] if self.resolved.len() < MOST_OTHERS => {
+                let of = (pool.to_owned(), address.to_owned());
+                self.resolved.extend(at.parse::<SocketAddr>().ok().map(|at| (of, at)));
+            }
+            [BREAKER, pool, left, in_a_row, ..] if self.breakers.len() < MOST_OTHERS => {
+                let openings = left.parse().ok().map(Duration::from_millis).zip(in_a_row.parse::<u32>().ok());
+                self.breakers.extend(openings.map(|openings| (pool.to_owned(), openings)));
+            }
+            _ => {}
         }
         if self.others.len() < MOST_OTHERS {
             self.others.extend(Other::of_line(line));
@@ -352,6 +351,7 @@ impl Carried {
     pub fn apply(&self, snapshot: &Snapshot, now: Duration) {
         self.token_keys.apply(snapshot, now);
         self.named.apply(now, |name| snapshot.named(name));
+        self.told.apply(snapshot);
         for line in &self.maintenance {
             snapshot.maintenance.take_line(line);
             tracing::info!(line, "taken over");

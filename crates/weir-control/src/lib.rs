@@ -33,6 +33,7 @@ pub mod tasks;
 pub mod this_host;
 pub mod timestamp;
 pub mod token_keys;
+mod told;
 pub mod upgrade;
 
 /// Locks a mutex, even if a thread that held it has panicked: none leaves its data half changed.

@@ -193,7 +193,7 @@ impl CompiledListener {
     ) -> CompiledListener {
         let config = &listener.config;
         CompiledListener {
-            alternative: alternative(listener, old.and_then(|old| old.alternative.as_ref())),
+            alternative: alternative(listener),
             screen: screen::compile(&asked_of_clients(config), old.and_then(|old| old.screen.as_deref())),
             routes: RouteTable::compile(config, pools, cache, edits.as_deref(), old.map(|old| &old.routes)),
             edits,
@@ -264,13 +264,13 @@ fn asked_of_clients(config: &weir_config::Listener) -> Cow<'_, weir_config::Scre
     }
 }
 
-/// The `alt-svc` field for clients of other HTTP versions, given the field of the config `before`. Clients
-/// may remember it for a day; if HTTP/3 fails they return to HTTP/2 by themselves (RFC 7838 section 2.4).
-fn alternative(listener: &Listener, before: Option<&AddedField>) -> Option<AddedField> {
+/// The `alt-svc` field for clients of other HTTP versions. Clients may remember it for a day; if HTTP/3 fails
+/// they return to HTTP/2 by themselves (RFC 7838 section 2.4).
+fn alternative(listener: &Listener) -> Option<AddedField> {
     let tls = listener.tls.as_deref()?;
     if tls.quic_config().is_none() {
         // Clients that remember HTTP/3 would try it in vain.
-        return before.and_then(|_| AddedField::new(b"alt-svc", b"clear").ok());
+        return AddedField::new(b"alt-svc", b"clear").ok().filter(|_| listener.has_told_h3());
     }
     let port = listener.config.bind.iter().find_map(Bind::inet)?.first.port();
     AddedField::new(b"alt-svc", format!("h3=\":{port}\"; ma=86400").as_bytes()).ok()

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use weir_io::listener::UNIX_PEER;
@@ -37,6 +38,8 @@ pub struct Listener {
     pub bandwidth: Arc<Bandwidth>,
     /// The clients that trusted senders of datagrams have named.
     pub named: Arc<NamedClients>,
+    /// Whether its clients were told that it speaks HTTP/3, by this config or an earlier one.
+    told_h3: AtomicBool,
     by_client: Arc<OpenBy<IpAddr>>,
     by_account: Arc<OpenBy<Box<[u8]>>>,
 }
@@ -96,9 +99,11 @@ impl Listener {
         old: Option<&Arc<Listener>>,
         workers: usize,
     ) -> Listener {
+        let tls = loaded.listener(&config.name).cloned();
+        let speaks_h3 = tls.as_ref().is_some_and(|tls| tls.quic_config().is_some());
         Listener {
             config: config.clone(),
-            tls: loaded.listener(&config.name).cloned(),
+            tls,
             challenges: loaded.challenges().clone(),
             maintenance: maintenance.clone(),
             maps: maps.cloned(),
@@ -106,9 +111,21 @@ impl Listener {
             connections: old.map_or_else(Default::default, |old| old.connections.clone()),
             bandwidth: Bandwidth::compile(config.bandwidth, old.map(|old| &old.bandwidth)),
             named: old.map_or_else(Default::default, |old| old.named.clone()),
+            told_h3: AtomicBool::new(speaks_h3 || old.is_some_and(|old| old.has_told_h3())),
             by_client: old.map_or_else(Default::default, |old| old.by_client.clone()),
             by_account: old.map_or_else(Default::default, |old| old.by_account.clone()),
         }
+    }
+
+    /// Whether its clients were told that it speaks HTTP/3, by this config or an earlier one, of this process
+    /// or the one before. They may remember that for a day.
+    pub fn has_told_h3(&self) -> bool {
+        self.told_h3.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the process before has told clients so.
+    pub fn note_told_h3(&self) {
+        self.told_h3.store(true, Ordering::Relaxed);
     }
 
     /// Counts one more connection of the client at `address`; `Err` when it has `max_connections_per_client`

@@ -1,7 +1,7 @@
 //! Reloads after which connections of HTTP/3 have no place any more.
 
 use h3::error::StreamError;
-use weir_tests::dialogue::PATIENCE;
+use weir_tests::dialogue::{PATIENCE, Signal, until};
 
 use super::super::tls::curl;
 use super::{Authority, CONFIG, Client, Weir, authority, run, site, start};
@@ -93,4 +93,32 @@ fn a_reload_that_takes_http_3_out_lets_its_clients_go_and_tells_the_others() {
         let mut client = Client::connect(&authority, weir.address("web")).await;
         assert_eq!(client.asks(b"").await.0, 200);
     });
+}
+
+/// The new process did not know what the one before had told.
+#[test]
+fn clients_are_told_that_http_3_is_gone_by_the_next_process_too() {
+    let (authority, backend) = (authority(), site());
+    let mut weir = start(&authority, &backend);
+    let without = CONFIG.replace(r#"["h1", "h2", "h3"]"#, r#"["h1", "h2"]"#);
+    // Taken out by a reload, and by the upgrade itself.
+    for is_reloaded in [true, false] {
+        weir.reloads(CONFIG);
+        let told_before = told(&weir, &authority, "--http2");
+        assert_eq!(told_before, [format!("h3=\":{}\"; ma=86400", weir.address("web").port())]);
+        match is_reloaded {
+            true => weir.reloads(&without),
+            false => weir.rewrites(&without),
+        }
+        let old = weir.pid();
+        weir.signals_pid(old, Signal::USR2);
+        until("the new process to serve alone", || match *weir.pids() {
+            [pid] if pid != old => Some(()),
+            _ => None,
+        });
+        until("the new process to answer", || weir.admin().tries_to_read("/readyz").map(|_| ()));
+        for version in ["--http1.1", "--http2"] {
+            assert_eq!(told(&weir, &authority, version), ["clear"], "{version}");
+        }
+    }
 }

@@ -17,6 +17,7 @@ use crate::events::What;
 use crate::lock;
 use crate::timestamp::Timestamp;
 use crate::token_keys;
+use crate::told;
 use crate::upgrade::{self, Passed, ProcessBefore, Purpose};
 
 /// How long an upgrade waits for changes in progress.
@@ -143,6 +144,7 @@ impl Control {
             it.named.lines(&it.config.name, clock::now(), it.config.timeout.client_idle)
         };
         lines.extend(snapshot.listeners.iter().flat_map(names));
+        lines.extend(told::lines(&snapshot));
         lines
     }
 
