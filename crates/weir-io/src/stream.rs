@@ -16,7 +16,8 @@ use rustix::net::RecvFlags;
 use tokio::io::{AsyncRead as _, AsyncWrite as _, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::buffers::Buffer;
+use crate::buffers::{Buffer, Buffers};
+use crate::system::tcp::Acknowledged;
 use crate::tls::Tls;
 use crate::{socket, system};
 
@@ -219,7 +220,6 @@ impl Stream {
         }
     }
 
-    /// Takes the socket out of a plain connection; `None` for any other.
     /// What is borrowed for its encryption from now on is memory of `owner`, a client of the same worker.
     #[inline]
     pub fn counts_for(&mut self, owner: &Rc<Buffers>) {
@@ -228,6 +228,7 @@ impl Stream {
         }
     }
 
+    /// Takes the socket out of a plain connection; `None` for any other.
     pub fn into_socket(self) -> Option<TcpStream> {
         match self.0 {
             Kind::Plain(socket) => Some(socket),
@@ -269,6 +270,22 @@ impl Stream {
         // Other kinds of sockets do not have this option.
         let after_ms = after.as_millis().try_into().unwrap_or(u32::MAX);
         let _ = rustix::net::sockopt::set_tcp_user_timeout(self.socket(), after_ms);
+    }
+
+    /// Has the kernel ask the peer's kernel whether it is there, once nothing has come for `idle`, and every
+    /// `interval` from then on (SO_KEEPALIVE, tcp(7)). A peer that does not answer ends the connection after
+    /// [`Self::end_when_unacknowledged`].
+    pub fn probe_when_silent(&self, idle: Duration, interval: Duration) {
+        // Other kinds of sockets do not have these options.
+        let socket = self.socket();
+        let _ = rustix::net::sockopt::set_socket_keepalive(socket, true);
+        let _ = rustix::net::sockopt::set_tcp_keepidle(socket, idle);
+        let _ = rustix::net::sockopt::set_tcp_keepintvl(socket, interval);
+    }
+
+    /// How the peer's host acknowledges what is sent to it; `None` without TCP. A system call.
+    pub fn acknowledged(&self) -> Option<Acknowledged> {
+        system::tcp::acknowledged(self.socket())
     }
 
     /// Our address.

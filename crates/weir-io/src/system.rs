@@ -218,3 +218,4 @@ pub fn splice(from: &impl AsFd, to: &impl AsFd, count: usize) -> io::Result<usiz
 pub use datagrams::unsent_bytes;
 
 pub mod datagrams;
+pub mod tcp;

@@ -19,7 +19,7 @@ use wire::{Reader, put};
 
 pub mod frame;
 mod received;
-pub(super) mod wire;
+pub mod wire;
 
 pub use received::{Close, Incoming, Seen, code};
 

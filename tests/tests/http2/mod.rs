@@ -15,6 +15,7 @@ mod small_frames;
 mod specification;
 mod stalls;
 mod tunnels;
+mod unreachable;
 mod upgrade;
 mod upstream;
 

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use weir_config::{NEVER, RetryOn};
+use weir_config::{NEVER, PoolProtocol, RetryOn};
 use weir_http::h1::connection::Busy;
 use weir_http::values::retry_after;
 use weir_http::{BodyLength, BodyReader, KnownHeader, Limits, ResponseHead};
@@ -37,6 +37,8 @@ pub struct Call<'a, R> {
     pub upload: &'a mut Upload,
     /// When the current attempt must give way to another one; [`Duration::MAX`] if no other may follow.
     pub try_until: Duration,
+    /// Whether another attempt may follow if the backend sends nothing at all on the connection of this one.
+    pub leaves_silent: bool,
     /// The request to send, if two backends may be asked in parallel.
     pub race: Option<&'a Race>,
 }
@@ -104,6 +106,7 @@ impl<R: Recipient> Call<'_, R> {
                 act();
             }
             self.try_until = self.end_of_try(&reach);
+            self.leaves_silent = self.facts.protocol != PoolProtocol::H1 && self.may_leave_silent(&reach);
             let (chosen, tried) = match hedge {
                 None => {
                     let tried = self.attempt(&chosen, only_new).await;
@@ -196,6 +199,15 @@ impl<R: Recipient> Call<'_, R> {
         let now = clock::now();
         // If no retry could follow, cutting the attempt off would turn a slow answer into an error.
         if pool.balance.retry_budget().available(now) > 0 { now + rules.per_try } else { Duration::MAX }
+    }
+
+    /// Whether a retry may follow if the backend sends nothing at all. If none may, waiting for the backend
+    /// to come back is better than an error.
+    fn may_leave_silent(&self, reach: &Reach) -> bool {
+        let retry = &self.forwarding.pool.shared.config.retry;
+        let rules = RetryRules::of(retry, self.forwarding.route_retry());
+        let made = reach.made().saturating_sub(1);
+        rules.may_follow(made, RetryOn::Empty, self.facts.method.is_idempotent())
     }
 
     /// How long to wait from `now` on for a backend whose own timeout is `patience`.

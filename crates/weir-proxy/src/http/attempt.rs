@@ -105,7 +105,8 @@ impl<R: Recipient> Call<'_, R> {
         requester.wait(sent_at, self.within_try(sent_at, patience));
         let cells = chosen.backend().cells();
         cells.bytes_sent.add(sent as u64);
-        let leaves_silent = reused && !only_new && self.may_be_sent_again();
+        let leaves_silent = (reused && !only_new && self.may_be_sent_again())
+            || (self.leaves_silent && self.upload.is_replayable());
         let received =
             self.until_response(connection.connection(), leaves_silent).await.map_err(|failure| {
                 // The backend may also have waited for body bytes that arrived later, so the wait counts from

@@ -65,7 +65,7 @@ pub async fn run(
     let answered = match held {
         Ok(()) => {
             let facts = &facts;
-            let (try_until, race) = (Duration::MAX, None);
+            let (try_until, leaves_silent, race) = (Duration::MAX, false, None);
             let recipient = &mut *stream;
             let upload = &mut upload;
             let call = Call {
@@ -76,6 +76,7 @@ pub async fn run(
                 facts,
                 upload,
                 try_until,
+                leaves_silent,
                 race,
             };
             let answered = call.ask().await;

@@ -145,6 +145,7 @@ impl<R: Recipient> Call<'_, R> {
     ) -> Result<(Chosen, Tried), Failure> {
         let (requester, forwarding, facts, try_until) =
             (self.requester, self.forwarding, self.facts, self.try_until);
+        let leaves_silent = self.leaves_silent;
         let pool = &forwarding.pool;
         let beside = requester.beside(self.exchange.ledger.client(requester)).await;
         beside.share_total(requester);
@@ -158,6 +159,7 @@ impl<R: Recipient> Call<'_, R> {
             facts,
             upload: &mut *self.upload,
             try_until,
+            leaves_silent,
             race: Some(race),
         };
         let mut first = Box::pin(call.attempt(&chosen, only_new));
@@ -279,6 +281,7 @@ impl Side {
             facts,
             upload: &mut self.upload,
             try_until: Duration::MAX,
+            leaves_silent: false,
             race: Some(race),
         }
     }

@@ -210,7 +210,10 @@ impl Muxed {
     /// may be sent again should use another connection. Always false over TCP, where the kernel acknowledges
     /// whatever the backend does.
     pub fn is_silent(&self) -> bool {
-        matches!(self, Muxed::H3(stream) if stream.is_silent())
+        match self {
+            Muxed::H2(stream) => stream.is_silent(),
+            Muxed::H3(stream) => stream.is_silent(),
+        }
     }
 
     /// No answer came, for this reason: a connection that seems dead is not used for further requests.

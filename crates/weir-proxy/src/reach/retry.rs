@@ -48,7 +48,13 @@ impl<'c> RetryRules<'c> {
     /// Whether the attempt that is about to be made, of a request that can be sent again, may be cut short
     /// for another one if it takes too long. `made` counts the attempts before it.
     pub fn may_cut_short(&self, made: u32, idempotent: bool) -> bool {
-        made < self.attempts && self.lists(RetryOn::Timeout) && (idempotent || self.non_idempotent)
+        self.may_follow(made, RetryOn::Timeout, idempotent)
+    }
+
+    /// Whether another attempt may follow the one that is about to be made, of a request that can be sent
+    /// again, if that fails in this way after the request was sent. `made` counts the attempts before it.
+    pub fn may_follow(&self, made: u32, kind: RetryOn, idempotent: bool) -> bool {
+        made < self.attempts && self.lists(kind) && (idempotent || self.non_idempotent)
     }
 }
 

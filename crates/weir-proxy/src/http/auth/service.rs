@@ -135,6 +135,7 @@ async fn about(
         facts: &facts,
         upload,
         try_until: std::time::Duration::MAX,
+        leaves_silent: false,
         race: None,
     };
     let mut answered = call.ask().await?;

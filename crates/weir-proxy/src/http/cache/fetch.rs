@@ -168,9 +168,17 @@ impl Fetch {
         let mut facts = request::serialise(requester, exchange, forwarding, self.conditions())?;
         request::take_head(requester, exchange);
         let (recipient, upload) = (&mut *self, &mut Upload::none());
-        let (try_until, race) = (Duration::MAX, None);
-        let call =
-            Call { requester, recipient, exchange, forwarding, facts: &facts, upload, try_until, race };
+        let call = Call {
+            requester,
+            recipient,
+            exchange,
+            forwarding,
+            facts: &facts,
+            upload,
+            try_until: Duration::MAX,
+            leaves_silent: false,
+            race: None,
+        };
         let mut answered = call.ask().await?;
         facts.answered_by(&answered.chosen, requester.secure.is_some());
         if exchange.response.status() == 101 {

@@ -15,12 +15,14 @@ use tokio::time::Sleep;
 use weir_io::buffers::{Buffers, Held};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
+use weir_io::stream::Stream;
 use weir_io::wait::{WaitError, timed_out};
 
 use crate::backends::{Connection, OpenCount};
+use crate::http::h2::awaiting::Awaiting;
 use crate::http::h2::connections::{BackendConnection, BackendConnections, StreamSlot};
 use crate::http::h2::heard::Heard;
-use crate::http::h2::presence::Presence;
+use crate::http::h2::presence::{Finding, Presence};
 use crate::http::h2::resets::Resets;
 use crate::http::h2::send_window::SendWindow;
 use crate::http::h2::stream::Stream as RequestStream;
@@ -46,6 +48,11 @@ const SEND_BUFFER_BYTES: usize = 64 << 10;
 /// are no error of the backend's.
 const RESETS_REMEMBERED: usize = 4096;
 const RESETS_REMEMBERED_FOR: Duration = Duration::from_secs(10);
+/// The backend's kernel is asked whether it is there after this much silence, and how often from then on.
+/// What it does not acknowledge ends the connection: without a `PING`, of which a backend gets only few,
+/// nothing would be sent while it works for long on a request.
+const PROBE_AFTER: Duration = Duration::from_secs(10);
+const PROBE_INTERVAL: Duration = Duration::from_secs(3);
 /// A connection ends if the backend's kernel acknowledges nothing for this long, or has no room for what is
 /// sent. Most backends that stall and come back do so sooner.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(15);
@@ -98,8 +105,10 @@ impl BackendConnections {
             .max_local_error_reset_streams(None);
         // If not even the kernel at the other end answers any more, there is no point in waiting longer.
         stream.end_when_unacknowledged(UNACKNOWLEDGED);
+        stream.probe_when_silent(PROBE_AFTER, PROBE_INTERVAL);
         let (heard, window) = (Rc::new(Heard::default()), Rc::new(SendWindow::default()));
-        let wire = Wire::of_backend(stream, heard.clone(), window.clone());
+        let stream = Rc::new(RefCell::new(stream));
+        let wire = Wire::of_backend(stream.clone(), heard.clone(), window.clone());
         let mut handshake = pin!(builder.handshake::<Wire, Bytes>(wire));
         let (sender, mut frames) = poll_fn(|context| match handshake.as_mut().poll(context) {
             Poll::Ready(result) => {
@@ -118,14 +127,16 @@ impl BackendConnections {
             heard: heard.clone(),
             window,
             resets: Resets::default(),
+            is_unreachable: Cell::new(false),
+            awaiting: Awaiting::default(),
         });
         let driven = Driven {
             connection: Rc::downgrade(&connection),
             owner: Rc::downgrade(self),
             presence: Presence::new(frames.ping_pong()),
+            stream,
             heard,
             settings: Some(Box::pin(tokio::time::sleep(patience))),
-            is_lost: false,
         };
         tokio::task::spawn_local(drive(frames, driven, count));
         self.open.borrow_mut().push(connection.clone());
@@ -138,11 +149,10 @@ struct Driven {
     connection: Weak<BackendConnection>,
     owner: Weak<BackendConnections>,
     presence: Presence,
+    stream: Rc<RefCell<Stream>>,
     heard: Rc<Heard>,
     /// How long its backend may still take to send its settings. `None` once nobody waits for them.
     settings: Option<Pin<Box<Sleep>>>,
-    /// Whether the connection seemed dead.
-    is_lost: bool,
 }
 
 /// Moves the frames of one connection until it is over.
@@ -169,10 +179,20 @@ impl Driven {
             self.settings = None;
             self.wake_waiting();
         }
-        if !self.is_lost && self.presence.poll_lost(&self.heard, context).is_ready() {
-            self.is_lost = true;
-            tracing::debug!("an HTTP/2 connection to a backend is silent: others are used");
-            self.set_aside();
+        match self.presence.look(&self.heard, &self.stream, context) {
+            Finding::Nothing => {}
+            Finding::Silent => {
+                tracing::debug!("an HTTP/2 connection to a backend is silent: others are used");
+                self.set_aside();
+            }
+            Finding::Unreachable => {
+                tracing::debug!("the host of a backend acknowledges nothing on an HTTP/2 connection");
+                self.set_aside();
+                if let Some(connection) = self.connection.upgrade() {
+                    connection.is_unreachable.set(true);
+                    connection.awaiting.wake_all();
+                }
+            }
         }
     }
 

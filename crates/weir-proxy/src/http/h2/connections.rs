@@ -3,12 +3,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::task::Context;
 use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::SendRequest;
 use weir_io::clock;
 
+use crate::http::h2::awaiting::{Awaiting, AwaitingPlace};
 use crate::http::h2::heard::Heard;
 use crate::http::h2::resets::Resets;
 use crate::http::h2::send_window::SendWindow;
@@ -35,6 +37,9 @@ pub struct BackendConnection {
     pub(super) heard: Rc<Heard>,
     pub(super) window: Rc<SendWindow>,
     pub(super) resets: Resets,
+    /// The backend's host acknowledges nothing: requests that may be sent again leave.
+    pub(super) is_unreachable: Cell<bool>,
+    pub(super) awaiting: Awaiting,
 }
 
 /// A place for one request on a connection; its stream holds it until it ends.
@@ -45,6 +50,8 @@ pub struct StreamSlot {
     heard_before: Cell<u64>,
     /// Whether a request was sent that has not been answered yet.
     is_unanswered: Cell<bool>,
+    /// Where the task waits that waits for the answer.
+    place: AwaitingPlace,
 }
 
 impl Drop for StreamSlot {
@@ -59,7 +66,8 @@ impl Drop for StreamSlot {
 impl StreamSlot {
     /// A place that was taken on `connection`.
     pub(super) fn of(connection: Rc<BackendConnection>, owner: Rc<BackendConnections>) -> StreamSlot {
-        StreamSlot { connection, owner, heard_before: Cell::new(0), is_unanswered: Cell::new(false) }
+        let (heard_before, is_unanswered) = (Cell::new(0), Cell::new(false));
+        StreamSlot { connection, owner, heard_before, is_unanswered, place: AwaitingPlace::default() }
     }
 
     /// Whether the backend has announced support for extended CONNECT.
@@ -77,6 +85,19 @@ impl StreamSlot {
         self.connection.is_over.set(true);
     }
 
+    /// Whether the backend's host acknowledges nothing, so that a request which may be sent again should use
+    /// another connection. A task that has called [`Self::await_answer`] is woken when this becomes true.
+    pub(super) fn is_unreachable(&self) -> bool {
+        self.connection.is_unreachable.get()
+    }
+
+    /// Notes the task that waits for the answer.
+    pub(super) fn await_answer(&self, context: &Context<'_>) {
+        if self.is_unanswered.get() {
+            self.connection.awaiting.enter(&self.place, context);
+        }
+    }
+
     /// Whether nothing was received on the connection since the request was sent.
     pub(super) fn is_unheard(&self) -> bool {
         self.connection.heard.bytes() == self.heard_before.get()
@@ -92,6 +113,7 @@ impl StreamSlot {
 
     fn note_over(&self) {
         if self.is_unanswered.replace(false) {
+            self.connection.awaiting.leave(&self.place);
             self.connection.heard.note_over();
         }
     }

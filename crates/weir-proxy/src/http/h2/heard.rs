@@ -8,10 +8,6 @@ use weir_io::clock;
 
 use super::frames::{FrameHeader, HEADER_BYTES};
 
-/// How often a backend is pinged without an answer to a request in between: some end the connection at the
-/// third ping (gRPC's `ENHANCE_YOUR_CALM`, `too_many_pings`).
-const PINGS: u32 = 2;
-
 /// See the module.
 #[derive(Default)]
 pub struct Heard {
@@ -25,7 +21,7 @@ pub struct Heard {
     silent_since: Cell<Option<Duration>>,
     /// Requests that wait for their answer.
     unanswered: Cell<u32>,
-    pings: Cell<u32>,
+    pings: Cell<usize>,
 }
 
 impl Heard {
@@ -82,11 +78,15 @@ impl Heard {
         self.bytes.get()
     }
 
-    /// Whether a ping may be sent; counts it.
-    pub fn may_ping(&self) -> bool {
-        let may = self.pings.get() < PINGS;
-        self.pings.set(self.pings.get() + u32::from(may));
-        may
+    /// How often it was pinged since it last answered a request. Some backends end the connection at the
+    /// third ping (gRPC's `ENHANCE_YOUR_CALM`, `too_many_pings`).
+    pub fn pings(&self) -> usize {
+        self.pings.get()
+    }
+
+    /// Notes a ping.
+    pub fn note_ping(&self) {
+        self.pings.set(self.pings.get() + 1);
     }
 }
 

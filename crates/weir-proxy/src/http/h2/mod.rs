@@ -1,6 +1,7 @@
 //! HTTP/2 (RFC 9113). The `h2` crate reads and writes frames; what a message means, and what is done with it,
 //! is decided in the same place as for other protocols.
 
+mod awaiting;
 mod backend;
 mod connections;
 mod empty_data;

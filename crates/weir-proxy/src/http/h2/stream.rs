@@ -281,7 +281,11 @@ impl Stream {
             };
             return Poll::Ready(Ok(head::read_response(&interim, false, limits, asked, head, text)));
         }
-        let (parts, content) = match ready!(Pin::new(response).poll(context)) {
+        let polled = Pin::new(response).poll(context);
+        if let (Poll::Pending, Some(slot)) = (&polled, &self.slot) {
+            slot.await_answer(context);
+        }
+        let (parts, content) = match ready!(polled) {
             Ok(response) => response.into_parts(),
             Err(error) => return Poll::Ready(Err(self.broken_unanswered(error))),
         };
@@ -393,6 +397,12 @@ impl Stream {
     /// Whether nothing was received on a backend's connection since the request was sent.
     pub fn is_unheard(&self) -> bool {
         self.slot.as_ref().is_some_and(|slot| slot.is_unheard())
+    }
+
+    /// Whether the host of a backend acknowledges nothing, so that a request which may be sent again should
+    /// use another connection. The task that waits for the response is woken when this becomes true.
+    pub fn is_silent(&self) -> bool {
+        self.slot.as_ref().is_some_and(|slot| slot.is_unreachable())
     }
 
     /// Resets the stream: the peer sees that what it got is incomplete.

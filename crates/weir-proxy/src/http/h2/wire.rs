@@ -187,8 +187,7 @@ impl Wire {
     }
 
     /// The byte stream to a backend; `heard` notes what is received, and `window` what may be sent.
-    pub fn of_backend(stream: Stream, heard: Rc<Heard>, window: Rc<SendWindow>) -> Wire {
-        let stream = Rc::new(RefCell::new(stream));
+    pub fn of_backend(stream: Rc<RefCell<Stream>>, heard: Rc<Heard>, window: Rc<SendWindow>) -> Wire {
         let (first, frames, filter) = (None, Frames::default(), EmptyDataFilter::of_backend());
         let (watched, heard, window) = (None, Some(heard), Some(window));
         Wire { stream, first, frames, watched, heard, window, filter, filtered: Vec::new(), read_away: 0 }

@@ -304,6 +304,7 @@ async fn ask(
         facts: &facts,
         upload: &mut upload,
         try_until: Duration::MAX,
+        leaves_silent: false,
         race: None,
     };
     let mut answered = call.ask().await?;

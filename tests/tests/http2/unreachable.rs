@@ -1,0 +1,113 @@
+//! Backends that go silent while requests wait for them, because they hang, or because their host can't be
+//! reached any more (threat H17).
+
+use weir_tests::dialogue::http2::{END_STREAM, Http2, Outcome, frame, get, headers, kind, request};
+use weir_tests::dialogue::{ScriptedBackend, Setup, Weir, until};
+use weir_tests::network::Network;
+
+use super::connect;
+
+/// One worker, so that all clients share its connection.
+const CONFIG: &str = r#"
+[runtime]
+workers = 1
+[listener.web]
+bind = "@web"
+http = ["h1", "h2"]
+pool = "app"
+limits = { control_frames = 1000000 }
+[pool.app]
+backends = ["@app"]
+protocol = "h2"
+timeout = { backend = "1h", connect = "500ms" }
+health = { check = "off", passive = "off" }
+"#;
+
+fn before(backend: &ScriptedBackend) -> Weir {
+    Setup::of(CONFIG).with("app", backend.address()).start()
+}
+
+fn answers(server: &mut Http2, stream: u32) {
+    server.sends(headers(stream, &[(":status", "200")], false));
+    server.sends(frame(kind::DATA, END_STREAM, stream, b"hello"));
+}
+
+fn is_hello(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Answered(200, content) if content == b"hello")
+}
+
+/// Has the connection made, by a first request that is answered.
+fn first_answer(client: &mut Http2, backend: &ScriptedBackend) -> Http2 {
+    client.sends(get(1, "/"));
+    let mut server = Http2::server(backend.accepts(), b"");
+    let stream = server.receives_request();
+    answers(&mut server, stream);
+    assert!(is_hello(&client.outcome_of(1)));
+    server
+}
+
+/// Both waited for the end of the connection, which takes 15 seconds. Needs root.
+#[test]
+fn h17_a_request_that_may_be_sent_again_leaves_an_unreachable_host_and_another_waits_for_it() {
+    let network = Network::enter(1);
+    let address = network.server(1, 8080, false);
+    let backend = network.on("server1", || ScriptedBackend::at(address));
+    let weir = before(&backend);
+    let mut client = connect(&weir, b"");
+    let mut server = first_answer(&mut client, &backend);
+    network.run("server1", &["ip", "route", "add", "blackhole", "10.50.11.1/32"]);
+    client.sends(get(3, "/"));
+    client.sends(headers(5, &request("POST", "/"), false));
+    client.sends(frame(kind::DATA, END_STREAM, 5, b"once"));
+    // It is sent again, over connections that do not come about.
+    let answered = loop {
+        let found = client.receives_frame().expect("an answer");
+        if found.kind == kind::HEADERS {
+            break found.stream;
+        }
+    };
+    assert_eq!(answered, 3);
+    network.run("server1", &["ip", "route", "del", "blackhole", "10.50.11.1/32"]);
+    // The host comes back, with all that was sent to it meanwhile.
+    server.receives_request();
+    let stream = server.receives_request();
+    answers(&mut server, stream);
+    assert!(is_hello(&client.outcome_of(5)));
+}
+
+/// Its host acknowledges what it does not read.
+#[test]
+fn h17_a_request_stays_with_a_backend_that_hangs_and_others_go_over_another_connection() {
+    let backend = ScriptedBackend::start();
+    let weir = before(&backend);
+    let mut client = connect(&weir, b"");
+    let mut hangs = first_answer(&mut client, &backend);
+    client.sends(get(3, "/stays"));
+    // From here on nobody reads what comes on it.
+    let mut stream = 3;
+    let next = until("another connection", || {
+        stream += 2;
+        client.sends([get(stream, "/"), frame(kind::PING, 0, 0, b"12345678")].concat());
+        client.receives(kind::PING, 0);
+        let next = backend.accepts_if_any();
+        if next.is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(500));
+        }
+        next
+    });
+    let mut server = Http2::server(next, b"");
+    let serving = std::thread::spawn(move || {
+        while let Ok(found) = server.receives_frame() {
+            if found.kind == kind::HEADERS {
+                answers(&mut server, found.stream);
+            }
+        }
+    });
+    assert!(is_hello(&client.outcome_of(stream)));
+    // All that were sent before are still there, and none of them elsewhere.
+    let stays = hangs.receives_request();
+    answers(&mut hangs, stays);
+    assert!(is_hello(&client.outcome_of(3)));
+    drop(weir);
+    serving.join().expect("answers");
+}
