@@ -75,15 +75,8 @@ struct Output {
 /// Longest wait for the last output of a process that has ended.
 const LAST_WORDS: Duration = Duration::from_millis(300);
 
-/// An HTTP listener in front of a pool with one backend, `app`. Text that is appended to this belongs to the
-/// pool.
-pub const ONE_POOL: &str = r#"
-[listener.web]
-bind = "@web"
-pool = "app"
-[pool.app]
-backends = ["@app"]
-"#;
+/// Where Debian puts libfaketime for programs with threads.
+const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
 
 static STARTED: AtomicU32 = AtomicU32::new(0);
 
@@ -125,6 +118,18 @@ impl Setup {
     pub fn environment(mut self, name: &str, value: &str) -> Setup {
         self.environment.push((name.to_owned(), value.to_owned()));
         self
+    }
+
+    /// Runs it by a wall clock that [`Weir::sets_clock`] moves. Needs libfaketime.
+    pub fn with_fake_clock(self) -> Setup {
+        assert!(Path::new(FAKETIME).exists(), "this test needs libfaketime: apt-get install libfaketime");
+        self.with_file("clock", "+0")
+            .environment("LD_PRELOAD", FAKETIME)
+            .environment("FAKETIME_TIMESTAMP_FILE", "@dir/clock")
+            .environment("FAKETIME_NO_CACHE", "1")
+            // The kernel's monotonic clock does not jump with the wall clock, so neither must the false one.
+            .environment("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+            .environment("NO_FAKE_STAT", "1")
     }
 
     /// Starts it and waits until it says it is ready.
@@ -415,6 +420,13 @@ impl Weir {
         self.rewrites(config);
         let finished = self.command(&["reload"]);
         assert_eq!(finished.code, 0, "reload refused: {finished:?}\n{}", self.story());
+    }
+
+    /// Moves the wall clock of [`Setup::with_fake_clock`] to so much from the true one, such as `+1h`.
+    pub fn sets_clock(&self, offset: &str) {
+        let next = self.dir.join("clock.next");
+        fs::write(&next, offset).expect("write the next clock");
+        fs::rename(&next, self.dir.join("clock")).expect("rename the next clock");
     }
 
     /// Waits until the process we started has ended.

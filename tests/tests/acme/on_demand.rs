@@ -11,7 +11,6 @@ use weir_tests::dialogue::{
 };
 
 use super::pebble::{ORDER, Pebble, Ports};
-use super::renewal::LIBRARY;
 use super::{asked, handshakes, mirror, setup, shown};
 use crate::tls::{Authority, LAST, s_client};
 
@@ -489,10 +488,6 @@ fn a_client_of_http_3_is_served_by_what_its_first_handshake_has_had_ordered() {
 /// Pebble's certificates are good for years: Weir's clock goes four of them ahead.
 #[test]
 fn what_is_used_is_renewed_after_asking_again_and_nothing_else_is() {
-    assert!(
-        std::path::Path::new(LIBRARY).exists(),
-        "this test needs libfaketime: apt-get install libfaketime"
-    );
     let (ports, backend) = (Ports::free(), mirror());
     let pebble = Pebble::running(ports);
     let is_gone = Arc::new(AtomicBool::new(false));
@@ -504,18 +499,12 @@ fn what_is_used_is_renewed_after_asking_again_and_nothing_else_is() {
             After::Close
         }
     });
-    let weir = demanding(&with("remember = \"1s\""), ports, &pebble, &backend, &service)
-        .with_file("clock", "+0")
-        .environment("LD_PRELOAD", LIBRARY)
-        .environment("FAKETIME_TIMESTAMP_FILE", "@dir/clock")
-        .environment("FAKETIME_NO_CACHE", "1")
-        .environment("FAKETIME_DONT_FAKE_MONOTONIC", "1")
-        .environment("NO_FAKE_STAT", "1")
-        .start();
+    let weir =
+        demanding(&with("remember = \"1s\""), ports, &pebble, &backend, &service).with_fake_clock().start();
     let all = ["used.good.example", "left.good.example", "unused.good.example"];
     let before = all.map(|name| shown(&weir, name));
     is_gone.store(true, Ordering::Release);
-    std::fs::write(weir.dir().join("clock"), "+1500d").expect("write");
+    weir.sets_clock("+1500d");
     assert_eq!(shown(&weir, all[0]), before[0]);
     assert_eq!(shown(&weir, all[1]), before[1]);
     let asked =

@@ -10,8 +10,6 @@ use super::{
     CONFIG, Pebble, Ports, asked, by, certificate, comes_to, is_issued, mirror, orders, setup, shown,
 };
 
-pub const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
-
 /// Asks on one connection whenever it is told to, and says `ok`.
 const KEEPER: &str = "
 import socket, ssl, sys
@@ -33,24 +31,13 @@ fn stored(weir: &Weir) -> PathBuf {
 #[test]
 fn a_certificate_near_its_end_is_renewed_and_open_connections_do_not_notice() {
     use std::io::{BufRead as _, BufReader, Write as _};
-    assert!(
-        std::path::Path::new(LIBRARY).exists(),
-        "this test needs libfaketime: apt-get install libfaketime"
-    );
     let (ports, backend) = (Ports::free(), mirror());
     let pebble = Pebble::running(ports);
     let config = by("tls-alpn-01").replace(
         "http = [\"h1\"]\npool = \"app\"\n[listener.secure.tls",
         "http = [\"h1\"]\npool = \"app\"\ntimeout = { client_idle = \"60s\" }\n[listener.secure.tls",
     );
-    let weir = setup(&config, ports, &pebble, &backend)
-        .with_file("clock", "+0")
-        .environment("LD_PRELOAD", LIBRARY)
-        .environment("FAKETIME_TIMESTAMP_FILE", "@dir/clock")
-        .environment("FAKETIME_NO_CACHE", "1")
-        .environment("FAKETIME_DONT_FAKE_MONOTONIC", "1")
-        .environment("NO_FAKE_STAT", "1")
-        .start();
+    let weir = setup(&config, ports, &pebble, &backend).with_fake_clock().start();
     is_issued(&weir, "secure");
     let before = shown(&weir, "shop.example");
     let address = weir.address("secure");
@@ -70,7 +57,7 @@ fn a_certificate_near_its_end_is_renewed_and_open_connections_do_not_notice() {
         assert_eq!(line.trim(), "ok");
     };
     ask();
-    std::fs::write(weir.dir().join("clock"), "+1500d").expect("write");
+    weir.sets_clock("+1500d");
     // Whoever reloads has everything looked at again; else it would be within ten minutes.
     assert_eq!(weir.command(&["reload"]).code, 0);
     comes_to(&weir, "issued", 2.0);

@@ -1,6 +1,8 @@
 //! Who may call what (threat D10).
 
-use weir_tests::dialogue::{Backend, Broken, Setup, Signal, Weir, Wire, free_address, until};
+use weir_tests::dialogue::{
+    Backend, Broken, NO_PROBES, ONE_POOL, Setup, Signal, Weir, Wire, free_address, until,
+};
 
 use super::two;
 
@@ -8,23 +10,15 @@ const TOKEN: &str = "correct-horse-battery-staple";
 
 fn with_token() -> (Weir, Backend) {
     let backend = Backend::saying("ok");
-    let weir = Setup::of(
-        r#"
-        [admin]
-        bind = "@admin"
-        token_file = "@dir/token"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
-        [pool.app]
-        backends = ["@app"]
-        health = { check = "off" }
-        "#,
-    )
-    .with_file("token", &format!("{TOKEN}\n"))
-    .with("app", backend.address())
-    .start();
-    (weir, backend)
+    (setup_with_token("@admin", &backend).start(), backend)
+}
+
+/// The admin API at `bind`, with the token.
+fn setup_with_token(bind: &str, backend: &Backend) -> Setup {
+    let admin = format!("[admin]\nbind = \"{bind}\"\ntoken_file = \"@dir/token\"");
+    Setup::of(&format!("{admin}{ONE_POOL}{NO_PROBES}"))
+        .with_file("token", &format!("{TOKEN}\n"))
+        .with("app", backend.address())
 }
 
 #[test]
@@ -190,24 +184,10 @@ fn no_answer_shows_the_value_that_a_route_asks_for_or_gives_to_backends() {
 fn off_loopback_nothing_is_read_without_the_token_but_that_it_lives_and_is_ready() {
     let backend = Backend::saying("ok");
     let address = free_address();
-    let weir = Setup::of(
-        r#"
-        [admin]
-        bind = "@everywhere"
-        token_file = "@dir/token"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
-        [pool.app]
-        backends = ["@app"]
-        health = { check = "off" }
-        "#,
-    )
-    .with_file("token", &format!("{TOKEN}\n"))
-    .with("app", backend.address())
-    .with("admin", address)
-    .with("everywhere", format!("0.0.0.0:{}", address.port()))
-    .start();
+    let weir = setup_with_token("@everywhere", &backend)
+        .with("admin", address)
+        .with("everywhere", format!("0.0.0.0:{}", address.port()))
+        .start();
     let admin = weir.admin();
     let right = format!("Bearer {TOKEN}");
     let question =

@@ -1,6 +1,6 @@
 //! Maintenance as a switch.
 
-use weir_tests::dialogue::{Backend, Setup, Signal, Weir, until};
+use weir_tests::dialogue::{Backend, NO_HEALTH, Setup, Signal, Weir, one_pool, until};
 
 use super::{asked, in_http2};
 
@@ -140,18 +140,16 @@ fn networks_that_are_allowed_get_through_by_the_address_that_a_trusted_proxy_say
 #[test]
 fn a_client_of_ipv4_that_a_header_names_as_one_of_ipv6_is_in_the_networks_of_ipv4() {
     let backend = Backend::saying("app");
-    let config = r#"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
+    let weir = Setup::of(&one_pool(
+        r#"
         accept_proxy = ["127.0.0.1"]
         trusted_proxies = ["192.0.2.0/24", "::ffff:203.0.113.0/120"]
         maintenance = { allow = ["10.1.0.0/16"] }
-        [pool.app]
-        backends = ["@app"]
-        health = "off"
-    "#;
-    let weir = Setup::of(config).with("app", backend.address()).start();
+        "#,
+        NO_HEALTH,
+    ))
+    .with("app", backend.address())
+    .start();
     maintenance(&weir, &["on"]);
     let from = |header: &str, field: &str| {
         let mut wire = weir.client("web");

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use weir_tests::dialogue::{After, Authority, Backend, PATIENCE, Weir, pattern, run_tool, tool};
 
+use super::super::http3::CONFIG;
+
 /// Asks for much at once and tells in the page what came of it, and in which protocols.
 const PAGE: &str = r#"<!doctype html><title>test</title><body>waiting</body><script type="module">
 const body = new Uint8Array(3 << 20).map((_, at) => at * 7);
@@ -36,19 +38,6 @@ fn start(authority: &Authority, backend: &Backend) -> Weir {
 fn start_with(authority: &Authority, backend: &Backend, config: &str) -> Weir {
     authority.setup(config).with("app", backend.address()).start()
 }
-
-const CONFIG: &str = r#"
-        [listener.web]
-        bind = "@web"
-        http = ["h1", "h2", "h3"]
-        pool = "app"
-        tls = { certificates = [{ cert = "@dir/shop.pem", key = "@dir/shop.key" }] }
-        [pool.app]
-        backends = ["@app"]
-        health = "off"
-        [log]
-        access = "@dir/access.log"
-        "#;
 
 /// What the page says in the end.
 fn chromium(authority: &Authority, weir: &Weir, more: &[&str]) -> String {

@@ -1,6 +1,6 @@
 //! curl.
 
-use weir_tests::dialogue::{PATIENCE, curl, fingerprint, pattern, run_tool, tool};
+use weir_tests::dialogue::{NO_PROBES, PATIENCE, curl, fingerprint, one_pool, pattern, run_tool, tool};
 
 use super::super::http::plain;
 use super::site;
@@ -70,19 +70,9 @@ fn curl_in_parallel_gets_every_body_right() {
 #[test]
 fn curl_speaks_the_proxy_protocol() {
     let backend = site();
-    let weir = weir_tests::dialogue::Setup::of(
-        r#"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
-        accept_proxy = ["127.0.0.0/8"]
-        [pool.app]
-        backends = ["@app"]
-        health = { check = "off" }
-        "#,
-    )
-    .with("app", backend.address())
-    .start();
+    let weir = weir_tests::dialogue::Setup::of(&one_pool(r#"accept_proxy = ["127.0.0.0/8"]"#, NO_PROBES))
+        .with("app", backend.address())
+        .start();
     assert_eq!(curl(&["--haproxy-protocol", &format!("http://{}/", weir.address("web"))]), "hello");
 }
 

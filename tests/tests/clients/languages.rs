@@ -1,6 +1,6 @@
 //! Python's and Node's own clients.
 
-use weir_tests::dialogue::{PATIENCE, Setup, run_tool, tool};
+use weir_tests::dialogue::{NO_PROBES, PATIENCE, Setup, one_pool, run_tool, tool};
 
 use super::super::http::plain;
 use super::site;
@@ -44,19 +44,14 @@ print("ok")
 #[test]
 fn python_urllib_follows_a_redirect_of_weirs() {
     let backend = site();
-    let weir = Setup::of(
+    let weir = Setup::of(&one_pool(
         r#"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
         [[listener.web.route]]
         path = "/old"
         redirect = { to = "/chunked", status = 302 }
-        [pool.app]
-        backends = ["@app"]
-        health = { check = "off" }
         "#,
-    )
+        NO_PROBES,
+    ))
     .with("app", backend.address())
     .start();
     let script = r#"

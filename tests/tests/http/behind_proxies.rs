@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use weir_tests::dialogue::{After, Backend, ScriptedBackend, Setup, Weir, Wire};
+use weir_tests::dialogue::{After, Backend, ScriptedBackend, Setup, Weir, Wire, one_pool};
 
 fn named(name: &'static str) -> Backend {
     Backend::serving(move |_, wire| {
@@ -156,18 +156,13 @@ fn connections_from_one_64_share_the_limit_of_one_client() {
 #[test]
 fn a_proxy_header_to_a_backend_names_the_client_that_a_trusted_proxy_names() {
     let backend = ScriptedBackend::start();
-    let weir = Setup::of(
+    let weir = Setup::of(&one_pool(
+        r#"trusted_proxies = ["127.0.0.0/8"]"#,
         r#"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
-        trusted_proxies = ["127.0.0.0/8"]
-        [pool.app]
-        backends = ["@app"]
         send_proxy = "v1"
         health = "off"
         "#,
-    )
+    ))
     .with("app", backend.address())
     .start();
     let port = weir.address("web").port();

@@ -1,6 +1,8 @@
 //! Bodies keep their bytes and their ends, in both directions (threat A16).
 
-use weir_tests::dialogue::{After, Backend, ScriptedBackend, Setup, fingerprint, pattern};
+use weir_tests::dialogue::{
+    After, Backend, NO_PROBES, ScriptedBackend, Setup, fingerprint, one_pool, pattern,
+};
 
 use super::{PLAIN, plain};
 
@@ -209,22 +211,17 @@ fn a_body_on_get_head_delete_and_options_is_framed_like_any_other() {
 fn a_body_sent_to_an_answer_from_the_config_is_drained_or_the_connection_closed() {
     // A16: 0.CL on a static answer
     let backend = Backend::saying("from the backend");
-    let weir = Setup::of(
+    let weir = Setup::of(&one_pool(
         r#"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
         [[listener.web.route]]
         path = "/static"
         respond = { status = 200, body = "static\n" }
         [[listener.web.route]]
         path = "/moved"
         redirect = { to = "https://elsewhere.example$path" }
-        [pool.app]
-        backends = ["@app"]
-        health = { check = "off" }
         "#,
-    )
+        NO_PROBES,
+    ))
     .with("app", backend.address())
     .start();
     let smuggled = "GET /smuggled HTTP/1.1\r\nhost: a\r\n\r\n";
@@ -370,20 +367,15 @@ fn bytes_that_arrive_one_at_a_time_make_the_same_exchange() {
 #[test]
 fn a_body_over_the_routes_limit_is_refused_and_never_whole_at_the_backend() {
     let backend = weighing();
-    let weir = Setup::of(
+    let weir = Setup::of(&one_pool(
         r#"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
         [[listener.web.route]]
         path = "/small/*"
         pool = "app"
         body_limit = "1KiB"
-        [pool.app]
-        backends = ["@app"]
-        health = { check = "off" }
         "#,
-    )
+        NO_PROBES,
+    ))
     .with("app", backend.address())
     .start();
     let mut client = weir.client("web");

@@ -9,8 +9,8 @@ use weir_tests::dialogue::http2::{
     Http2, Outcome, code, frame, get, headers, kind, request, reset, window_update,
 };
 use weir_tests::dialogue::{
-    After, Authority, Backend, PATIENCE, ScriptedBackend, Setup, Signal, Weir, Wire, fingerprint, pattern,
-    run_tool, tool, until,
+    After, Authority, Backend, INNER, PATIENCE, ScriptedBackend, Setup, Signal, Weir, Wire, fingerprint,
+    pattern, run_tool, tool, until,
 };
 
 const MIB: usize = 1 << 20;
@@ -231,18 +231,7 @@ fn backends_of_http_2_and_those_that_pick_get_it_whole() {
         ("\"h1\"", "auto"),
         ("\"h1\", \"h2\", \"h3\"", "h3"),
     ] {
-        let inner = format!(
-            r#"
-            [listener.inner]
-            bind = "@inner"
-            http = [{speaks}]
-            pool = "app"
-            tls = {{ certificates = [{{ cert = "@dir/inner.pem", key = "@dir/inner.key" }}] }}
-            [pool.app]
-            backends = ["@app"]
-            health = "off"
-            "#
-        );
+        let inner = INNER.replace("VERSIONS", speaks);
         let inner = authority.setup(&inner).with("app", app.address()).start();
         let tls = "tls = { ca = \"@ca\", server_name = \"app.internal\" }";
         let outer = config("4GiB", &format!("protocol = \"{asked}\"\n{tls}"));

@@ -1,7 +1,7 @@
 //! What Weir changes in the fields of a message, and what a client cannot make it change (threats A23 and
 //! A24).
 
-use weir_tests::dialogue::{Backend, Fields, Setup, Weir};
+use weir_tests::dialogue::{Backend, Fields, NO_PROBES, Setup, Weir, one_pool};
 
 use super::{PLAIN, plain};
 
@@ -97,19 +97,9 @@ fn what_an_untrusted_client_says_of_its_origin_is_overwritten() {
 fn what_a_trusted_proxy_says_of_the_client_is_extended() {
     // A24
     let backend = Backend::saying("ok");
-    let weir = Setup::of(
-        r#"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
-        trusted_proxies = ["127.0.0.0/8"]
-        [pool.app]
-        backends = ["@app"]
-        health = { check = "off" }
-        "#,
-    )
-    .with("app", backend.address())
-    .start();
+    let weir = Setup::of(&one_pool(r#"trusted_proxies = ["127.0.0.0/8"]"#, NO_PROBES))
+        .with("app", backend.address())
+        .start();
     let fields = seen_by_backend(
         &weir,
         &backend,

@@ -1,7 +1,7 @@
 //! Request heads that break the rules or the limits are refused before a backend sees them (threats A8 to
 //! A15, A22, A26).
 
-use weir_tests::dialogue::{Backend, Setup};
+use weir_tests::dialogue::{Backend, NO_PROBES, Setup, one_pool};
 
 use super::refusal::{Case, case, case_of, never_forwarded};
 use super::{PLAIN, plain};
@@ -263,17 +263,10 @@ fn a_head_at_its_limits_is_served() {
 #[test]
 fn configured_limits_replace_the_defaults() {
     let backend = Backend::saying("ok");
-    let weir = Setup::of(
-        r#"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
-        limits = { request_line = "256B", header = "1KiB", header_count = 10 }
-        [pool.app]
-        backends = ["@app"]
-        health = { check = "off" }
-        "#,
-    )
+    let weir = Setup::of(&one_pool(
+        r#"limits = { request_line = "256B", header = "1KiB", header_count = 10 }"#,
+        NO_PROBES,
+    ))
     .with("app", backend.address())
     .start();
     let fields: String = (0..10).map(|n| format!("x-{n}: y\r\n")).collect();

@@ -6,7 +6,9 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::PathBuf;
 
 use serde_json::Value;
-use weir_tests::dialogue::{After, Backend, Setup, Signal, Weir, run_tool, until, weir_binary};
+use weir_tests::dialogue::{
+    After, Backend, NO_HEALTH, Setup, Signal, Weir, one_pool, run_tool, until, weir_binary,
+};
 
 /// Says its name, what it was asked for, and the field of the map.
 fn named(name: &'static str) -> Backend {
@@ -331,16 +333,10 @@ fn capitals_count_in_paths_and_not_in_hosts_unless_the_map_says_otherwise() {
         map("strict", "$host", "ignore_case = false"),
         map("path", "$path", ""),
         map("loose", "$path", "ignore_case = true"),
-        r#"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
-        set_request_header = { x-host = "$map.host", x-strict = "$map.strict", x-path = "$map.path", x-loose = "$map.loose" }
-        [pool.app]
-        backends = ["@app"]
-        health = "off"
-        "#
-        .to_owned(),
+        one_pool(
+            r#"set_request_header = { x-host = "$map.host", x-strict = "$map.strict", x-path = "$map.path", x-loose = "$map.loose" }"#,
+            NO_HEALTH,
+        ),
     ];
     let weir = Setup::of(&config.concat())
         .with("app", backend.address())

@@ -1,22 +1,17 @@
 //! The path that routes see is the path the backend sees (threat A25).
 
-use weir_tests::dialogue::{After, Backend, Setup, Weir};
+use weir_tests::dialogue::{After, Backend, NO_PROBES, Setup, Weir, one_pool};
 
 /// Denies `/admin`, forwards everything else: what an access rule in a proxy is for.
 fn guarded(backend: &Backend) -> Weir {
-    Setup::of(
+    Setup::of(&one_pool(
         r#"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
         [[listener.web.route]]
         path = ["/admin", "/admin/*"]
         respond = { status = 403, body = "denied\n" }
-        [pool.app]
-        backends = ["@app"]
-        health = { check = "off" }
         "#,
-    )
+        NO_PROBES,
+    ))
     .with("app", backend.address())
     .start()
 }
@@ -193,20 +188,15 @@ fn the_forwarded_path_is_the_one_the_routes_matched() {
 #[test]
 fn with_slashes_merged_a_denied_path_is_denied_however_many_it_has_and_the_backend_sees_what_was_compared() {
     let backend = Backend::saying("reached");
-    let weir = Setup::of(
+    let weir = Setup::of(&one_pool(
         r#"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
         merge_slashes = true
         [[listener.web.route]]
         path = ["/admin", "/admin/*"]
         respond = { status = 403, body = "no" }
-        [pool.app]
-        backends = ["@app"]
-        health = { check = "off" }
         "#,
-    )
+        NO_PROBES,
+    ))
     .with("app", backend.address())
     .start();
     let mut client = weir.client("web");

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use weir_tests::dialogue::{After, Authority, Backend, Setup, Signal, Weir, until};
+use weir_tests::dialogue::{
+    After, Authority, Backend, EVERY_VERSION, NO_HEALTH, Setup, Signal, Weir, one_pool, until,
+};
 use weir_tests::versions::{Client, Front, run};
 
 fn backends() -> [Backend; 3] {
@@ -141,22 +143,8 @@ fn a_secret_that_is_missing_or_short_is_refused_at_the_start() {
 fn a_cookie_that_came_over_tls_is_not_to_be_sent_in_the_clear() {
     let authority = Authority::new().signs("shop", &["shop.example"]);
     let backend = Backend::saying("ok");
-    let config = r#"
-        [listener.plain]
-        bind = "@plain"
-        http = ["h1", "h2"]
-        pool = "app"
-        [listener.secure]
-        bind = "@secure"
-        http = ["h1", "h2", "h3"]
-        pool = "app"
-        tls = { certificates = [{ cert = "@dir/shop.pem", key = "@dir/shop.key" }] }
-        [pool.app]
-        backends = ["@app"]
-        sticky = { cookie = "weir" }
-        health = "off"
-    "#;
-    let weir = authority.setup(config).with("app", backend.address()).start();
+    let config = format!("{EVERY_VERSION}{NO_HEALTH}\nsticky = {{ cookie = \"weir\" }}");
+    let weir = authority.setup(&config).with("app", backend.address()).start();
     run(Duration::from_secs(60), async {
         for front in Front::ALL {
             let name = if front.is_tls() { "secure" } else { "plain" };
@@ -245,16 +233,15 @@ fn a_hidden_cookie_reaches_no_backend_and_a_private_one_no_shared_cache() {
         wire.answers(200, &[("cache-control", "public, max-age=60")], &cookies);
         After::Keep
     });
-    let config = r#"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
-        [pool.app]
-        backends = ["@app"]
+    let weir = Setup::of(&one_pool(
+        "",
+        r#"
         sticky = { cookie = "weir", hidden = true, private = true }
         health = "off"
-    "#;
-    let weir = Setup::of(config).with("app", backend.address()).start();
+        "#,
+    ))
+    .with("app", backend.address())
+    .start();
     let ask = |cookies: &str| {
         let mut client = weir.client("web");
         client.sends(format!("GET / HTTP/1.1\r\nhost: a\r\n{cookies}\r\n"));

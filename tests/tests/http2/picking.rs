@@ -3,22 +3,9 @@
 
 use std::sync::{Arc, Barrier, Mutex};
 
-use weir_tests::dialogue::{After, Authority, Backend, Setup, Signal, Weir, pattern};
+use weir_tests::dialogue::{After, Authority, Backend, INNER, Setup, Signal, Weir, pattern};
 
 use super::super::http::upgrades::{echoing_websocket, open_websocket};
-
-/// What picks.
-const INNER: &str = r#"
-[listener.inner]
-bind = "@inner"
-http = [HTTP]
-pool = "app"
-[listener.inner.tls]
-certificates = [{ cert = "@dir/inner.pem", key = "@dir/inner.key" }]
-[pool.app]
-backends = ["@app"]
-health = "off"
-"#;
 
 /// What asks it.
 const OUTER: &str = r#"
@@ -48,7 +35,7 @@ fn authority() -> Authority {
 }
 
 fn inner(authority: &Authority, http: &str, app: &Backend) -> Weir {
-    authority.setup(&INNER.replace("HTTP", http)).with("app", app.address()).start()
+    authority.setup(&INNER.replace("VERSIONS", http)).with("app", app.address()).start()
 }
 
 fn outer(authority: &Authority, inner: &[&Weir], more: &str) -> Weir {
@@ -163,7 +150,7 @@ fn a_backend_that_changes_its_mind_is_spoken_to_as_it_picks_then() {
     let outer = outer(&authority, &[&inner], UNPROBED);
     for (http, seen) in [(FIRST, (1.0, 1.0)), (BOTH, (2.0, 1.0)), (FIRST, (2.0, 2.0))] {
         assert_eq!(get(&outer).0, 200);
-        inner.rewrites(&INNER.replace("HTTP", http));
+        inner.rewrites(&INNER.replace("VERSIONS", http));
         inner.signals(Signal::KILL);
         inner.starts_again();
         assert_eq!(get(&outer), (200, "hello".to_owned()));
@@ -238,9 +225,31 @@ fn probes_speak_what_is_picked() {
 
 /// Threat J17: who only says that it speaks HTTP/2 does not hold up those who wait for it.
 #[test]
+fn b20_an_upgrade_is_held_against_no_backend_that_speaks_http_2_alone() {
+    let (authority, app) = (authority(), Backend::saying("hello"));
+    let inners = [0, 1].map(|_| inner(&authority, "\"h2\"", &app));
+    let strict = "retry = { attempts = 2 }\n\
+                  health = { check = \"off\", passive = { errors = 1, eject = \"1h\", max_ejected = 1.0 } }";
+    let outer = outer(&authority, &[&inners[0], &inners[1]], strict);
+    assert_eq!(get(&outer), (200, "hello".to_owned()));
+    for _ in 0..5 {
+        let mut client = outer.client("web");
+        client.sends(
+            "GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+             sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+        );
+        let told = client.receives_status(502).text();
+        assert!(told.contains("no_tunnel"), "{told}");
+    }
+    assert_eq!(outer.metric("weir_backend_ejections_total", &[]), 0.0);
+    assert_eq!(outer.metric("weir_retries_total", &[]), 0.0);
+    assert_eq!(get(&outer), (200, "hello".to_owned()));
+}
+
+#[test]
 fn j17_a_backend_that_agrees_to_nothing_is_asked_in_http1() {
     let (authority, app) = (authority(), Backend::saying("hello"));
-    let config = INNER.replace("http = [HTTP]", "protocol = \"tcp\"");
+    let config = INNER.replace("http = [VERSIONS]", "protocol = \"tcp\"");
     let inner = authority.setup(&config).with("app", app.address()).start();
     let outer = outer(&authority, &[&inner], UNPROBED);
     for _ in 0..3 {

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use weir_tests::dialogue::{
-    After, Authority, Backend, PATIENCE, Setup, Signal, Weir, Wire, fingerprint, free_address, pattern, until,
+    After, Authority, Backend, INNER, PATIENCE, Setup, Signal, Weir, Wire, fingerprint, free_address,
+    pattern, until,
 };
 
 use super::super::http::upgrades::{echoing_websocket, open_websocket};
@@ -278,21 +279,8 @@ fn a_backend_that_takes_long_to_answer_keeps_its_connection_and_gets_the_next_re
 
 /// Weir with a listener that speaks these versions.
 fn inner(authority: &Authority, app: &Backend, http: &str, at: std::net::SocketAddr) -> Weir {
-    authority.setup(&INNER.replace("HTTP", http)).with("app", app.address()).with("inner", at).start()
+    authority.setup(&INNER.replace("VERSIONS", http)).with("app", app.address()).with("inner", at).start()
 }
-
-/// It, before the versions are filled in.
-pub const INNER: &str = r#"
-[listener.inner]
-bind = "@inner"
-http = [HTTP]
-pool = "app"
-[listener.inner.tls]
-certificates = [{ cert = "@dir/inner.pem", key = "@dir/inner.key" }]
-[pool.app]
-backends = ["@app"]
-health = "off"
-"#;
 
 #[test]
 fn where_udp_does_not_get_through_requests_go_over_tcp_and_the_next_do_not_wait() {
@@ -504,4 +492,20 @@ fn an_attempt_that_lost_against_another_backend_is_cancelled_and_its_connection_
     let of_silent = [("pool", "origin"), ("backend", &*silent.address.to_string())];
     assert_eq!(weir.metric("weir_backend_in_flight", &of_silent), 0.0);
     assert_eq!(weir.metric("weir_backend_failures_total", &of_silent), 0.0);
+}
+
+#[test]
+fn b20_an_upgrade_is_held_against_no_backend_that_listens_at_udp_alone() {
+    let authority = authority();
+    let origin = Origin::start(&authority, 100);
+    let weir = before(&authority, origin.address, ONLY);
+    assert_eq!(get(&weir, "/").0, 200);
+    let mut client = weir.client("web");
+    client.sends(
+        "GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+         sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+    );
+    let told = client.receives_status(502).text();
+    assert!(told.contains("no_tunnel"), "{told}");
+    assert_eq!(weir.metric("weir_retries_total", &[]), 0.0);
 }

@@ -24,24 +24,8 @@ fn who_fails_too_often_over_http_3_is_kept_out_of_all_versions() {
         }
     });
     assert_eq!(weir.metric("weir_rejected_total", &[("listener", "web"), ("reason", "rate_limited")]), 2.0);
-    let port = weir.address("web").port();
-    let (ca, resolve) = (authority.path("ca.pem"), format!("shop.example:{port}:127.0.0.1"));
-    let url = format!("https://shop.example:{port}/");
     for version in ["--http1.1", "--http2"] {
-        let arguments = [
-            "-s",
-            version,
-            "--cacert",
-            &ca,
-            "--resolve",
-            &resolve,
-            "--noproxy",
-            "*",
-            "-H",
-            "x-password: right",
-            &url,
-        ];
-        let said = run_tool(&tool("curl", "curl"), &arguments, b"", PATIENCE);
-        assert!(said.succeeded().contains("rate_limited"), "{version}");
+        let said = curl(&authority, &weir, &[version, "-H", "x-password: right"], "/");
+        assert!(said.contains("rate_limited"), "{version}");
     }
 }

@@ -4,9 +4,9 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex};
 
 use weir_tests::dialogue::quic::wire::Reader;
-use weir_tests::dialogue::{ScriptedBackend, Signal, Weir, Wire, free_address, until};
+use weir_tests::dialogue::{INNER, ScriptedBackend, Signal, Weir, Wire, free_address, until};
 
-use super::backends::{INNER, ONLY, authority, before, behind_one_that_crashed, get, picked};
+use super::backends::{ONLY, authority, before, behind_one_that_crashed, get, picked};
 use super::origin::Origin;
 
 /// One whose request must not be made twice: it is answered when its connection is given up.
@@ -164,7 +164,7 @@ fn answers(wire: &mut Wire) {
 fn a_request_that_leaves_a_silent_connection_takes_none_that_nobody_has_heard_on_since() {
     let authority = authority();
     let (app, address) = (ScriptedBackend::start(), free_address());
-    let config = INNER.replace("HTTP", r#""h3""#).replace("pool =", "limits = { streams = 2 }\npool =");
+    let config = INNER.replace("VERSIONS", r#""h3""#).replace("pool =", "limits = { streams = 2 }\npool =");
     let mut inner = authority.setup(&config).with("app", app.address()).with("inner", address).start();
     let weir = before(&authority, address, ONLY);
     // More than there is room for on one.
@@ -193,7 +193,7 @@ fn a_request_that_leaves_a_silent_connection_takes_none_that_nobody_has_heard_on
 fn a_request_that_leaves_a_silent_connection_goes_over_tcp_where_quic_gets_through_no_more() {
     let (_app, mut inner, weir) = behind_one_that_crashed("fall_back_after = \"1s\"");
     inner.signals(Signal::KILL);
-    inner.rewrites(&INNER.replace("HTTP", r#""h1", "h2""#));
+    inner.rewrites(&INNER.replace("VERSIONS", r#""h1", "h2""#));
     inner.starts_again();
     let mut first = waits(&weir);
     assert_eq!(get(&weir, "/"), (200, "hello".to_owned()));

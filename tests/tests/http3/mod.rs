@@ -30,7 +30,8 @@ use weir_tests::dialogue::{After, Backend, PATIENCE, Signal, Weir, pattern, run_
 
 use super::tls::Authority;
 
-const CONFIG: &str = r#"
+/// One listener that speaks every version, one pool, one backend, no probes.
+pub const CONFIG: &str = r#"
 [listener.web]
 bind = "@web"
 http = ["h1", "h2", "h3"]
@@ -213,6 +214,15 @@ fn a_drain_says_goaway_and_lets_what_runs_end() {
     });
 }
 
+/// What curl writes when it asks over TLS for this path, with these arguments and whatever the status.
+fn curl(authority: &Authority, weir: &Weir, arguments: &[&str], path: &str) -> String {
+    let port = weir.address("web").port();
+    let (ca, resolve) = (authority.path("ca.pem"), format!("shop.example:{port}:127.0.0.1"));
+    let url = format!("https://shop.example:{port}{path}");
+    let to = ["-s", "--cacert", &ca, "--resolve", &resolve, "--noproxy", "*", &url];
+    run_tool(&tool("curl", "curl"), &[&to[..], arguments].concat(), b"", PATIENCE).succeeded().to_owned()
+}
+
 #[test]
 fn other_versions_are_told_of_http_3_by_every_answer() {
     let (authority, backend) = (authority(), site());
@@ -230,28 +240,10 @@ fn other_versions_are_told_of_http_3_by_every_answer() {
     let config = CONFIG.replace("[pool.app]", routes).replace("pool = \"app\"\ntls", "tls");
     let weir = authority.setup(&config).with("app", backend.address()).start();
     let address = weir.address("web");
-    let (ca, resolve) = (authority.path("ca.pem"), format!("shop.example:{}:127.0.0.1", address.port()));
-    let curl = tool("curl", "curl");
     let said = format!("alt-svc: h3=\":{}\"", address.port());
     for version in ["--http1.1", "--http2"] {
         for (path, status) in [("/", "200"), ("/own", "418"), ("/old", "308"), ("/%00", "400")] {
-            let url = format!("https://shop.example:{}{path}", address.port());
-            let arguments = [
-                "-s",
-                version,
-                "--cacert",
-                &ca,
-                "--resolve",
-                &resolve,
-                "--noproxy",
-                "*",
-                "-D",
-                "-",
-                "-o",
-                "/dev/null",
-                &url,
-            ];
-            let head = run_tool(&curl, &arguments, b"", PATIENCE).succeeded().to_lowercase();
+            let head = curl(&authority, &weir, &[version, "-D", "-", "-o", "/dev/null"], path).to_lowercase();
             let first = head.lines().next().unwrap_or_default();
             assert!(first.contains(status) && head.contains(&said), "{version} {path}: {head}");
         }

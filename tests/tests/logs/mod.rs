@@ -10,26 +10,22 @@ mod unopened;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use weir_tests::dialogue::{Authority, Backend, ONE_POOL, ScriptedBackend, Setup, Weir, curl, until};
+use weir_tests::dialogue::{
+    Authority, Backend, EVERY_VERSION, NO_HEALTH, NO_PROBES, ONE_POOL, ScriptedBackend, Setup, Weir, curl,
+    one_pool, until,
+};
 use weir_tests::versions::{Client, Front, run};
 
 fn logging(format: &str, backend: impl ToString) -> Weir {
-    let config = format!(
+    let log = format!("[log]\naccess = \"@dir/access.log\"\nformat = \"{format}\"");
+    let proxy = one_pool(
+        r#"timeout = { backend = "300ms" }"#,
         r#"
-        [log]
-        access = "@dir/access.log"
-        format = "{format}"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
-        timeout = {{ backend = "300ms" }}
-        [pool.app]
-        backends = ["@app"]
-        retry = {{ attempts = 0 }}
-        health = {{ check = "off", passive = "off" }}
-        "#
+        retry = { attempts = 0 }
+        health = "off"
+        "#,
     );
-    Setup::of(&config).with("app", backend).start()
+    Setup::of(&format!("{log}{proxy}")).with("app", backend).start()
 }
 
 /// Requests whose parts try to leave their place in the line.
@@ -198,24 +194,9 @@ fn a_json_line_says_who_what_where_how_long_and_why_it_ended() {
 fn a_haproxy_line_has_method_path_and_status_in_every_version_of_http() {
     let authority = Authority::new().signs("shop", &["shop.example"]);
     let backend = Backend::saying("hello");
-    let config = r#"
-        [log]
-        access = "@dir/access.log"
-        format = "haproxy"
-        [listener.plain]
-        bind = "@plain"
-        http = ["h1", "h2"]
-        pool = "app"
-        [listener.secure]
-        bind = "@secure"
-        http = ["h1", "h2", "h3"]
-        pool = "app"
-        tls = { certificates = [{ cert = "@dir/shop.pem", key = "@dir/shop.key" }] }
-        [pool.app]
-        backends = ["@app"]
-        health = "off"
-    "#;
-    let weir = authority.setup(config).with("app", backend.address()).start();
+    let log = "[log]\naccess = \"@dir/access.log\"\nformat = \"haproxy\"";
+    let weir =
+        authority.setup(&format!("{log}{EVERY_VERSION}{NO_HEALTH}")).with("app", backend.address()).start();
     run(Duration::from_secs(60), async {
         for front in Front::ALL {
             let name = if front.is_tls() { "secure" } else { "plain" };
@@ -325,35 +306,31 @@ fn the_end_reason_tells_failures_apart() {
         let value: serde_json::Value = serde_json::from_str(&line).expect("JSON");
         value["end"].as_str().unwrap_or_default().to_owned()
     };
-    let get = "GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+    // A client whose request has arrived at the backend.
+    let asks = || {
+        let mut client = weir.client("web");
+        client.sends("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+        let mut wire = backend.accepts();
+        wire.receives_request();
+        (client, wire)
+    };
     // The backend is silent.
-    let mut client = weir.client("web");
-    client.sends(get);
-    let silent = backend.accepts();
+    let (mut client, silent) = asks();
     client.receives_status(504);
     assert_eq!(ends(1), "backend_timeout");
     drop(silent);
     // The backend closes without an answer.
-    let mut client = weir.client("web");
-    client.sends(get);
-    let mut wire = backend.accepts();
-    wire.receives_request();
+    let (mut client, wire) = asks();
     drop(wire);
     client.receives_status(502);
     assert_eq!(ends(2), "backend_closed");
     // The backend answers garbage.
-    let mut client = weir.client("web");
-    client.sends(get);
-    let mut wire = backend.accepts();
-    wire.receives_request();
+    let (mut client, mut wire) = asks();
     wire.sends("garbage\r\n\r\n");
     client.receives_status(502);
     assert_eq!(ends(3), "bad_response");
     // The client goes away.
-    let mut client = weir.client("web");
-    client.sends(get);
-    let mut wire = backend.accepts();
-    wire.receives_request();
+    let (client, _wire) = asks();
     client.resets();
     assert_eq!(ends(4), "client_closed");
     // The client breaks the rules.
@@ -423,18 +400,9 @@ fn ten_thousand_hosts_paths_and_methods_do_not_widen_the_metrics() {
 fn a_log_that_cannot_be_written_does_not_hold_up_requests() {
     // A pipe that nobody reads fills up and then blocks its writer.
     let backend = Backend::saying("ok");
-    let config = r#"
-        [log]
-        access = "@dir/pipe"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
-        [pool.app]
-        backends = ["@app"]
-        health = { check = "off" }
-        "#;
+    let config = format!("[log]\naccess = \"@dir/pipe\"\n{ONE_POOL}{NO_PROBES}");
     let mkfifo = "mkfifo \"$(dirname \"$4\")/pipe\" && exec 9<>\"$(dirname \"$4\")/pipe\" && exec \"$@\"";
-    let weir = Setup::of(config).with("app", backend.address()).under(&["sh", "-c", mkfifo, "sh"]).start();
+    let weir = Setup::of(&config).with("app", backend.address()).under(&["sh", "-c", mkfifo, "sh"]).start();
     let mut client = weir.client("web");
     let agent = "x".repeat(1000);
     for _ in 0..3000 {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use weir_tests::dialogue::{After, Authority, Backend, ONE_POOL, Setup};
+use weir_tests::dialogue::{After, Authority, Backend, EVERY_VERSION, NO_HEALTH, ONE_POOL, Setup};
 use weir_tests::versions::{Client, Front, run};
 
 use super::{NASTY, lines, send_nasty};
@@ -31,23 +31,10 @@ const FIELDS: &str = r#"
 fn fields_name_what_client_and_backend_said_in_every_version_of_http() {
     let authority = Authority::new().signs("shop", &["shop.example"]);
     let backend = telling();
-    let config = format!(
-        r#"{FIELDS}
-        [listener.plain]
-        bind = "@plain"
-        http = ["h1", "h2"]
-        pool = "app"
-        [listener.secure]
-        bind = "@secure"
-        http = ["h1", "h2", "h3"]
-        pool = "app"
-        tls = {{ certificates = [{{ cert = "@dir/shop.pem", key = "@dir/shop.key" }}] }}
-        [pool.app]
-        backends = ["@app"]
-        health = "off"
-        "#
-    );
-    let weir = authority.setup(&config).with("app", backend.address()).start();
+    let weir = authority
+        .setup(&format!("{FIELDS}{EVERY_VERSION}{NO_HEALTH}"))
+        .with("app", backend.address())
+        .start();
     run(Duration::from_secs(60), async {
         for front in Front::ALL {
             let name = if front.is_tls() { "secure" } else { "plain" };

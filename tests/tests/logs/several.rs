@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
-use weir_tests::dialogue::{After, Backend, Sets, Setup, Signal, Weir, Wire, until};
+use weir_tests::dialogue::{After, Backend, NO_HEALTH, ONE_POOL, Sets, Setup, Signal, Weir, Wire, until};
 
 const SEVERAL: &str = r#"
     [log]
@@ -148,23 +148,15 @@ fn a_sample_is_chosen_by_the_id_of_a_request_and_errors_are_always_in_it() {
 fn reloads_rotations_and_an_upgrade_lose_no_line_of_any_log() {
     let backend = Backend::saying("ok");
     let config = |audit: &str| {
-        format!(
-            r#"
+        let logs = r#"
             [runtime]
             drain = "20s"
             [log]
             access = "@dir/main.log"
             [access_log.audit]
             target = "@dir/audit.log"
-            {audit}
-            [listener.web]
-            bind = "@web"
-            pool = "app"
-            [pool.app]
-            backends = ["@app"]
-            health = "off"
-            "#
-        )
+        "#;
+        format!("{logs}\n{audit}\n{ONE_POOL}{NO_HEALTH}")
     };
     let (first, second) = (
         config("line = \"$target a\""),

@@ -3,25 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_tests::dialogue::{Authority, Signal, Weir, free_address};
+use weir_tests::dialogue::{Authority, EVERY_VERSION, NO_HEALTH, Signal, Weir, free_address};
 use weir_tests::versions::{Behind, Client, Front, Part, Turns, VersionedBackend, run};
 
-const CONFIG: &str = r#"
-[runtime]
-drain = "30s"
-[listener.plain]
-bind = "@plain"
-http = ["h1", "h2"]
-pool = "app"
-[listener.secure]
-bind = "@secure"
-http = ["h1", "h2", "h3"]
-pool = "app"
-tls = { certificates = [{ cert = "@dir/shop.pem", key = "@dir/shop.key" }] }
-[pool.app]
-backends = ["@app"]
-health = "off"
-"#;
+fn config(drain: &str) -> String {
+    format!("[runtime]\ndrain = \"{drain}\"\n{EVERY_VERSION}{NO_HEALTH}")
+}
 
 /// Waits until some turns more were taken.
 async fn go_on(turns: &Turns, when: &str, weir: &Weir) {
@@ -49,7 +36,7 @@ fn goes_on_over(change: impl Fn(&mut Weir) + Sync) {
 fn goes_on_in(front: Front, change: impl Fn(&mut Weir)) {
     let authority = Authority::new().signs("shop", &["shop.example"]);
     let backend = VersionedBackend::start(free_address(), Behind::Http1, &authority, "shop");
-    let mut weir = authority.setup(CONFIG).with("app", backend.address()).start();
+    let mut weir = authority.setup(&config("30s")).with("app", backend.address()).start();
     let address = weir.address(if front.is_tls() { "secure" } else { "plain" });
     let turns = Arc::new(Turns::default());
     run(Duration::from_secs(60), async {
@@ -72,7 +59,7 @@ fn goes_on_in(front: Front, change: impl Fn(&mut Weir)) {
 
 #[test]
 fn an_exchange_goes_on_over_a_reload_in_every_version() {
-    goes_on_over(|weir| weir.reloads(&CONFIG.replace("30s", "31s")));
+    goes_on_over(|weir| weir.reloads(&config("31s")));
 }
 
 #[test]

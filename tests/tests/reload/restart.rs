@@ -1,36 +1,16 @@
 //! `kill -9` of Weir itself (threat H1).
 
-use weir_tests::dialogue::{Setup, Signal, Wire, free_address};
+use weir_tests::dialogue::{EVERY_PROTOCOL, NO_PROBES, Setup, Signal, Wire, free_address};
 
 use super::{ask, named};
 
 #[test]
 fn after_kill_9_it_starts_again_at_once_on_the_same_addresses() {
     let backend = named("a");
-    let mut weir = Setup::of(
-        r#"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
-        [listener.relay]
-        protocol = "tcp"
-        bind = "@relay"
-        pool = "app"
-        [listener.dns]
-        protocol = "udp"
-        bind = "@dns"
-        pool = "names"
-        [pool.app]
-        backends = ["@app"]
-        health = { check = "off" }
-        [pool.names]
-        backends = ["@names"]
-        health = { check = "off" }
-        "#,
-    )
-    .with("app", backend.address())
-    .with("names", free_address())
-    .start();
+    let mut weir = Setup::of(&format!("{EVERY_PROTOCOL}{NO_PROBES}"))
+        .with("app", backend.address())
+        .with("names", free_address())
+        .start();
     for round in 0..5 {
         // Connections in every state are what makes an address busy: idle, in half a request, just answered
         // and closed.

@@ -5,33 +5,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use weir_tests::dialogue::{
-    PATIENCE, ScriptedBackend, Setup, Signal, Weir, Wire, datagram_socket, free_address, until, until_within,
+    EVERY_PROTOCOL, NO_HEALTH, PATIENCE, ScriptedBackend, Setup, Signal, Weir, Wire, datagram_socket,
+    free_address, until, until_within,
 };
 
 use super::{ask, ended_while_upgraded, named};
 
-const CONFIG: &str = r#"
-[runtime]
-drain = "20s"
-[listener.web]
-bind = "@web"
-pool = "app"
-[listener.relay]
-protocol = "tcp"
-bind = "@relay"
-pool = "app"
-[listener.dns]
-protocol = "udp"
-bind = "@dns"
-pool = "names"
-timeout = { client_idle = "500ms" }
-[pool.app]
-backends = ["@app"]
-health = { check = "off", passive = "off" }
-[pool.names]
-backends = ["@names"]
-health = { check = "off" }
-"#;
+fn config() -> String {
+    let dns = "[listener.dns.timeout]\nclient_idle = \"500ms\"";
+    format!("[runtime]\ndrain = \"20s\"\n{EVERY_PROTOCOL}{NO_HEALTH}\n{dns}\n")
+}
+
+fn start(app: SocketAddr) -> Weir {
+    Setup::of(&config()).with("app", app).with("names", free_address()).start()
+}
 
 /// Sends USR2 and waits until a new process serves; gives the ids of the old and the new one.
 fn upgrade(weir: &Weir) -> (u32, u32) {
@@ -53,7 +40,7 @@ fn is_gone(weir: &Weir, pid: u32) {
 #[test]
 fn a_new_process_takes_over_and_the_old_one_ends() {
     let backend = named("a");
-    let weir = Setup::of(CONFIG).with("app", backend.address()).with("names", free_address()).start();
+    let weir = start(backend.address());
     for _ in 0..3 {
         let (old, new) = upgrade(&weir);
         assert_eq!(ask(&weir, "web").text(), "a");
@@ -68,7 +55,7 @@ fn a_new_process_takes_over_and_the_old_one_ends() {
 fn the_new_process_may_listen_on_all_addresses_where_the_old_one_had_one() {
     let backend = named("a");
     let config =
-        |host: &str, port: u16| CONFIG.replace("bind = \"@web\"", &format!("bind = \"{host}:{port}\""));
+        |host: &str, port: u16| config().replace("bind = \"@web\"", &format!("bind = \"{host}:{port}\""));
     let front = free_address();
     let setup = Setup::of(&config("127.0.0.1", front.port()));
     let mut weir = setup.with("app", backend.address()).with("names", free_address()).start();
@@ -82,7 +69,7 @@ fn the_new_process_may_listen_on_all_addresses_where_the_old_one_had_one() {
 #[test]
 fn a_term_in_the_middle_of_an_upgrade_waits_until_the_new_process_serves() {
     let backend = named("a");
-    let weir = Setup::of(CONFIG).with("app", backend.address()).with("names", free_address()).start();
+    let weir = start(backend.address());
     let old = weir.pid();
     ended_while_upgraded(&weir);
     is_gone(&weir, old);
@@ -94,7 +81,7 @@ fn a_term_in_the_middle_of_an_upgrade_waits_until_the_new_process_serves() {
 #[test]
 fn a_request_under_way_is_finished_by_the_old_process() {
     let backend = ScriptedBackend::start();
-    let weir = Setup::of(CONFIG).with("app", backend.address()).with("names", free_address()).start();
+    let weir = start(backend.address());
     let mut client = weir.client("web");
     client.sends("GET /old HTTP/1.1\r\nhost: a\r\n\r\n");
     let mut wire = backend.accepts();
@@ -122,7 +109,7 @@ fn a_request_under_way_is_finished_by_the_old_process() {
 #[test]
 fn drain_with_wait_waits_for_the_process_before_an_upgrade_too() {
     let backend = ScriptedBackend::start();
-    let weir = Setup::of(CONFIG).with("app", backend.address()).with("names", free_address()).start();
+    let weir = start(backend.address());
     let mut client = weir.client("web");
     client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
     let mut wire = backend.accepts();
@@ -162,7 +149,7 @@ fn calls_of_the_admin_api_are_answered_over_upgrades() {
         }
     }
     let backend = named("a");
-    let weir = Setup::of(CONFIG).with("app", backend.address()).with("names", free_address()).start();
+    let weir = start(backend.address());
     let (admin, is_over) = (weir.admin(), AtomicBool::new(false));
     let call = || {
         let mut lost = 0;
@@ -188,7 +175,7 @@ fn calls_of_the_admin_api_are_answered_over_upgrades() {
 #[test]
 fn a_kept_connection_is_told_to_go_with_its_next_answer() {
     let backend = named("a");
-    let weir = Setup::of(CONFIG).with("app", backend.address()).with("names", free_address()).start();
+    let weir = start(backend.address());
     let mut client = weir.client("web");
     client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
     client.receives_status(200);
@@ -218,7 +205,7 @@ fn datagrams_reach_the_new_process() {
             let _ = names.send_to(&datagram[..size], from);
         }
     });
-    let weir = Setup::of(CONFIG).with("app", free_address()).with("names", address).start();
+    let weir = Setup::of(&config()).with("app", free_address()).with("names", address).start();
     let ask = |question: &[u8]| {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
         socket.connect(weir.address("dns")).expect("connect");
@@ -240,7 +227,7 @@ fn datagrams_reach_the_new_process() {
 #[test]
 fn an_upgrade_to_a_refused_config_leaves_the_old_process_serving() {
     let backend = named("a");
-    let weir = Setup::of(CONFIG).with("app", backend.address()).with("names", free_address()).start();
+    let weir = start(backend.address());
     let pid = weir.pid();
     let good = std::fs::read_to_string(weir.config_path()).expect("the config");
     std::fs::write(weir.config_path(), "[listener.web]\nbind = 7\n").expect("write");
@@ -260,14 +247,14 @@ fn an_upgrade_to_a_refused_config_leaves_the_old_process_serving() {
 #[test]
 fn a_reload_works_after_an_upgrade() {
     let (a, b) = (named("a"), named("b"));
-    let mut weir = Setup::of(CONFIG)
+    let mut weir = Setup::of(&config())
         .with("app", a.address())
         .with("b", b.address())
         .with("names", free_address())
         .start();
     let (old, _) = upgrade(&weir);
     is_gone(&weir, old);
-    weir.reloads(&CONFIG.replace("@app", "@b"));
+    weir.reloads(&config().replace("@app", "@b"));
     assert_eq!(ask(&weir, "web").text(), "b");
 }
 
@@ -275,7 +262,7 @@ fn a_reload_works_after_an_upgrade() {
 fn connections_that_wait_to_be_accepted_are_not_lost() {
     // Connect without speaking, upgrade, then speak: nobody may have been reset.
     let backend = named("a");
-    let weir = Setup::of(CONFIG).with("app", backend.address()).with("names", free_address()).start();
+    let weir = start(backend.address());
     let mut clients: Vec<_> = (0..100).map(|_| weir.client("web")).collect();
     let (_old, _) = upgrade(&weir);
     for client in &mut clients {

@@ -1,41 +1,19 @@
 //! Jumps of the wall clock change no timer (threat H4). Needs libfaketime.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use weir_tests::dialogue::{ScriptedBackend, Setup, Weir, until};
+use weir_tests::dialogue::{NO_PROBES, ScriptedBackend, Setup, Weir, one_pool, until};
 
-const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
-
-fn with_fake_clock(backend: &ScriptedBackend) -> Weir {
-    assert!(Path::new(LIBRARY).exists(), "this test needs libfaketime: apt-get install libfaketime");
-    Setup::of(
-        r#"
-        [log]
-        access = "@dir/access.log"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
-        timeout = { client_idle = "20s", header = "20s", backend = "20s", client_body = "20s", connect = "20s" }
-        [pool.app]
-        backends = ["@app"]
-        health = { check = "off" }
-        "#,
-    )
-    .with("app", backend.address())
-    .with_file("clock", "+0")
-    .environment("LD_PRELOAD", LIBRARY)
-    .environment("FAKETIME_TIMESTAMP_FILE", "@dir/clock")
-    .environment("FAKETIME_NO_CACHE", "1")
-    // The kernel's monotonic clock does not jump with the wall clock, so neither must the false one.
-    .environment("FAKETIME_DONT_FAKE_MONOTONIC", "1")
-    .start()
+/// The config with these timeouts.
+fn config(timeouts: &str) -> String {
+    let log = "[log]\naccess = \"@dir/access.log\"";
+    format!("{log}{}", one_pool(&format!("timeout = {{ {timeouts} }}"), NO_PROBES))
 }
 
-fn jump(weir: &Weir, offset: &str) {
-    let next = weir.dir().join("clock.next");
-    std::fs::write(&next, offset).expect("write");
-    std::fs::rename(next, weir.dir().join("clock")).expect("rename");
+fn with_fake_clock(backend: &ScriptedBackend) -> Weir {
+    let timeouts =
+        r#"client_idle = "20s", header = "20s", backend = "20s", client_body = "20s", connect = "20s""#;
+    Setup::of(&config(timeouts)).with("app", backend.address()).with_fake_clock().start()
 }
 
 #[test]
@@ -57,7 +35,7 @@ fn no_timer_fires_early_or_never_when_the_wall_clock_jumps_an_hour() {
         waiting.sends("GET /waiting HTTP/1.1\r\nhost: a\r\n\r\n");
         let mut waiting_wire = backend.accepts();
         waiting_wire.receives_request();
-        jump(&weir, offset);
+        weir.sets_clock(offset);
         // Long enough for any timer that looks at the wall clock to be looked at.
         std::thread::sleep(Duration::from_millis(700));
         for (name, wire) in [("idle", &mut idle), ("head", &mut head), ("waiting", &mut waiting)] {
@@ -102,21 +80,9 @@ fn a_timer_set_before_a_jump_back_still_fires() {
     wire.answers(200, &[], "ok");
     client.receives_status(200);
     let mut weir = weir;
-    weir.reloads(
-        r#"
-        [log]
-        access = "@dir/access.log"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
-        timeout = { client_idle = "1s" }
-        [pool.app]
-        backends = ["@app"]
-        health = { check = "off" }
-        "#,
-    );
+    weir.reloads(&config("client_idle = \"1s\""));
     let mut fresh = weir.client("web");
-    jump(&weir, "-1h");
+    weir.sets_clock("-1h");
     let begun = Instant::now();
     fresh.receives_to_the_end();
     assert!(

@@ -4,30 +4,15 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use weir_tests::dialogue::{
-    After, Backend, Setup, Weir, Wire, datagram_socket, fingerprint, pattern, tool, until, until_within,
+    After, Backend, EVERY_PROTOCOL, Setup, Weir, Wire, datagram_socket, fingerprint, pattern, tool, until,
+    until_within,
 };
 
-const CONFIG: &str = r#"
-[runtime]
-workers = 1
-[listener.web]
-bind = "@web"
-pool = "app"
-[listener.relay]
-protocol = "tcp"
-bind = "@relay"
-pool = "app"
-[listener.dns]
-protocol = "udp"
-bind = "@dns"
-pool = "names"
-[pool.app]
-backends = ["@app"]
-health = { check = "tcp", interval = "200ms", fast_interval = "100ms", timeout = "200ms", passive = "off" }
-[pool.names]
-backends = ["@names"]
-health = { check = "off" }
-"#;
+/// One worker, and a pool whose backend is found again at once when a fault has hit its probes.
+fn config() -> String {
+    let health = r#"health = { check = "tcp", interval = "200ms", fast_interval = "100ms", timeout = "200ms", passive = "off" }"#;
+    format!("[runtime]\nworkers = 1\n{EVERY_PROTOCOL}{health}")
+}
 
 fn echo() -> Backend {
     Backend::serving(|request, wire| {
@@ -61,7 +46,7 @@ fn faulty(backend: &Backend, injections: &[&str]) -> Weir {
     for injection in &injections {
         words.extend(["-e", injection]);
     }
-    Setup::of(CONFIG).with("app", backend.address()).with("names", names()).under(&words).start()
+    Setup::of(&config()).with("app", backend.address()).with("names", names()).under(&words).start()
 }
 
 /// Traffic of every kind, each answer checked.

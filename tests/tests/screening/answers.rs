@@ -1,6 +1,8 @@
 //! Limits that count answers: who fails too often is kept out for a while.
 
-use weir_tests::dialogue::{After, Backend, PATIENCE, Setup, Weir, http2, run_tool, tool, until};
+use weir_tests::dialogue::{
+    After, Backend, NO_HEALTH, PATIENCE, Setup, Weir, http2, one_pool, run_tool, tool, until,
+};
 
 use super::{ask, rejected, with_listener, with_route};
 
@@ -191,17 +193,15 @@ fn answers_from_memory_are_counted_by_what_they_say() {
 #[test]
 fn streams_of_http_2_are_counted_as_requests_are() {
     let backend = site();
-    let config = r#"
-        [listener.web]
-        bind = "@web"
+    let weir = Setup::of(&one_pool(
+        r#"
         http = ["h1", "h2"]
-        pool = "app"
         rate_limit = { rate = "2/1h", statuses = [401] }
-        [pool.app]
-        backends = ["@app"]
-        health = "off"
-    "#;
-    let weir = Setup::of(config).with("app", backend.address()).start();
+        "#,
+        NO_HEALTH,
+    ))
+    .with("app", backend.address())
+    .start();
     let mut client = http2::Http2::client(weir.client("web"), b"");
     let mut stream = u32::MAX;
     let said = ["/200", "/401", "/200", "/401", "/200"].map(|path| {
