@@ -4,7 +4,7 @@
 use weir_tests::dialogue::http2::{
     END_HEADERS, END_STREAM, Frame, Outcome, block, code, frame, get, headers, kind, request, setting,
 };
-use weir_tests::dialogue::{Backend, ScriptedBackend, Setup};
+use weir_tests::dialogue::{Backend, NO_HEALTH, ScriptedBackend, Setup, one_pool};
 
 use super::{both, connect};
 
@@ -148,20 +148,8 @@ fn a_setting_for_tunnels_is_zero_or_one() {
 #[test]
 fn a_backend_that_takes_back_its_offer_of_tunnels_gets_none() {
     let backend = ScriptedBackend::start();
-    let weir = Setup::of(
-        r#"
-        [listener.web]
-        bind = "@web"
-        http = ["h2"]
-        pool = "app"
-        [pool.app]
-        backends = ["@app"]
-        protocol = "h2"
-        health = { check = "off", passive = "off" }
-        "#,
-    )
-    .with("app", backend.address())
-    .start();
+    let pool = format!("protocol = \"h2\"\n{NO_HEALTH}");
+    let weir = Setup::of(&one_pool("http = [\"h2\"]", &pool)).with("app", backend.address()).start();
     let mut first = connect(&weir, b"");
     first.sends(get(1, "/"));
     let mut server =

@@ -1,8 +1,11 @@
 //! Every version in front with every version behind.
 
-use weir_tests::dialogue::{Backend, PATIENCE, Setup, Weir, fingerprint, pattern, run_tool, tool};
+use weir_tests::dialogue::{
+    Backend, NO_HEALTH, PATIENCE, Setup, Weir, curl, fingerprint, pattern, run_tool, tool,
+};
 
 use super::super::clients::site;
+use super::before_h2;
 
 /// `direct` speaks to the backend in HTTP/1.1; `over` speaks HTTP/2 to `direct`. Both take both versions from
 /// clients.
@@ -42,11 +45,7 @@ fn every_version_in_front_works_with_every_version_behind() {
         for behind in ["direct", "over"] {
             let curl = |arguments: &[&str], path: &str| {
                 let url = format!("http://{}{path}", weir.address(behind));
-                let mut all =
-                    vec![front, "--silent", "--show-error", "--fail", "--max-time", "20", "--noproxy", "*"];
-                all.extend(arguments);
-                all.push(&url);
-                run_tool(&tool("curl", "curl"), &all, b"", PATIENCE * 3).succeeded().to_owned()
+                curl(&[&[front][..], arguments, &[&*url]].concat())
             };
             let named = format!("{front} {behind}");
             assert_eq!(
@@ -91,20 +90,7 @@ fn many_clients_share_few_connections_to_a_backend_of_http2() {
 #[test]
 fn nghttpd_as_a_backend_serves_files_of_all_sizes() {
     let address = weir_tests::dialogue::free_address();
-    let weir = Setup::of(
-        r#"
-        [listener.web]
-        bind = "@web"
-        http = ["h1", "h2"]
-        pool = "app"
-        [pool.app]
-        backends = ["@app"]
-        protocol = "h2"
-        health = { check = "off", passive = "off" }
-        "#,
-    )
-    .with("app", address)
-    .start();
+    let weir = Setup::of(&before_h2("", NO_HEALTH)).with("app", address).start();
     let sizes = [0, 1, 65_535, 65_536, 3 << 20];
     for size in sizes {
         std::fs::write(weir.dir().join(format!("file-{size}")), pattern(1, size)).expect("write");

@@ -2,7 +2,7 @@
 
 use std::process::{Child, Command, Stdio};
 
-use weir_tests::dialogue::{Setup, Weir, free_address, tool, until};
+use weir_tests::dialogue::{NO_PROBES, Setup, Weir, free_address, one_pool, tool, until};
 
 use super::super::clients::node;
 
@@ -114,20 +114,8 @@ fn weir_before_a_server() -> (Weir, Server) {
         .expect("node starts");
     let server = Server(server);
     until("the server to listen", || std::net::TcpStream::connect(address).ok());
-    let weir = Setup::of(
-        r#"
-        [listener.web]
-        bind = "@web"
-        http = ["h2"]
-        pool = "app"
-        [pool.app]
-        backends = ["@app"]
-        protocol = "h2"
-        health = { check = "off" }
-        "#,
-    )
-    .with("app", address)
-    .start();
+    let pool = format!("protocol = \"h2\"\n{NO_PROBES}");
+    let weir = Setup::of(&one_pool("http = [\"h2\"]", &pool)).with("app", address).start();
     (weir, server)
 }
 

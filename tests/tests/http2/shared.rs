@@ -5,49 +5,23 @@ use weir_tests::dialogue::http2::{
     END_STREAM, Frame, Http2, Outcome, PREFACE, code, frame, get, headers, kind, request, reset, setting,
     window_update,
 };
-use weir_tests::dialogue::{ScriptedBackend, Setup, Weir, until};
+use weir_tests::dialogue::{NO_HEALTH, ScriptedBackend, Setup, Weir, until};
 use weir_tests::network::Network;
 
-use super::connect;
+use super::{
+    accepts, answers, answers_next, before_h2, connect, is_hello, is_served, is_served_anew, serves,
+};
 
 const MAX_CONCURRENT_STREAMS: u16 = 3;
 
 /// One worker, so that all clients share its connection.
 fn weir_before(backend: &ScriptedBackend, pool: &str) -> Weir {
-    let config = format!(
-        r#"
-        [runtime]
-        workers = 1
-        [listener.web]
-        bind = "@web"
-        http = ["h1", "h2"]
-        pool = "app"
-        limits = {{ streams = 1000, control_frames = 1000000 }}
-        [pool.app]
-        backends = ["@app"]
-        protocol = "h2"
-        {pool}
-        "#
-    );
-    Setup::of(&config).with("app", backend.address()).start()
+    let config = before_h2("limits = { streams = 1000, control_frames = 1000000 }", pool);
+    Setup::of(&format!("[runtime]\nworkers = 1\n{config}")).with("app", backend.address()).start()
 }
 
-const NO_HEALTH: &str = r#"health = { check = "off", passive = "off" }"#;
 /// One failure and it is left alone.
 const STRICT: &str = r#"health = { check = "off", passive = { errors = 1, within = "10s", eject = "30s", max_ejected = 1.0 } }"#;
-
-fn accepts(backend: &ScriptedBackend) -> Http2 {
-    Http2::server(backend.accepts(), b"")
-}
-
-fn answers(server: &mut Http2, stream: u32) {
-    server.sends(headers(stream, &[(":status", "200")], false));
-    server.sends(frame(kind::DATA, END_STREAM, stream, b"hello"));
-}
-
-fn is_hello(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::Answered(200, content) if content == b"hello")
-}
 
 /// The frames up to the one that says that all before was taken in.
 fn frames_until_acknowledged(server: &mut Http2) -> Vec<Frame> {
@@ -62,16 +36,39 @@ fn frames_until_acknowledged(server: &mut Http2) -> Vec<Frame> {
     }
 }
 
+fn is_reset(frame: &Frame) -> bool {
+    frame.kind == kind::RST_STREAM
+}
+
+fn is_end_of_answer(frame: &Frame) -> bool {
+    frame.kind == kind::DATA && frame.flags & END_STREAM != 0
+}
+
+/// Receives until so many frames of this kind have come.
+fn receives_count(end: &mut Http2, count: u32, is_one: impl Fn(&Frame) -> bool) {
+    let mut received = 0;
+    while received < count {
+        received += u32::from(is_one(&end.receives_frame().expect("a frame")));
+    }
+}
+
+/// A client whose request the backend has received and does not answer yet: the client, the connection to the
+/// backend, and the request's stream there.
+fn waits_patiently(weir: &Weir, backend: &ScriptedBackend) -> (Http2, Http2, u32) {
+    let mut patient = connect(weir, b"");
+    patient.sends(get(1, "/patient"));
+    let mut server = accepts(backend);
+    let awaited = server.receives_request();
+    (patient, server, awaited)
+}
+
 #[test]
 fn b18_a_connection_outlives_any_number_of_answers_that_clients_break_off() {
     /// Most that the `h2` crate remembers by itself, and more.
     const AT_ONCE: u32 = 300;
     let backend = ScriptedBackend::start();
     let weir = weir_before(&backend, NO_HEALTH);
-    let mut patient = connect(&weir, b"");
-    patient.sends(get(1, "/patient"));
-    let mut server = accepts(&backend);
-    let awaited = server.receives_request();
+    let (mut patient, mut server, awaited) = waits_patiently(&weir, &backend);
     let mut client = connect(&weir, b"");
     for round in 0..5 {
         let streams = (0..AT_ONCE).map(|number| 1 + 2 * (round * AT_ONCE + number));
@@ -81,17 +78,9 @@ fn b18_a_connection_outlives_any_number_of_answers_that_clients_break_off() {
             [headers(*stream, &[(":status", "200")], false), frame(kind::DATA, 0, *stream, b"some")].concat()
         };
         server.sends(asked.iter().flat_map(begin).collect::<Vec<u8>>());
-        let mut begun = 0;
-        while begun < AT_ONCE {
-            let found = client.receives_frame().expect("an answer");
-            begun += u32::from(found.kind == kind::HEADERS);
-        }
+        receives_count(&mut client, AT_ONCE, |found| found.kind == kind::HEADERS);
         client.sends(streams.flat_map(|stream| reset(stream, code::CANCEL)).collect::<Vec<u8>>());
-        let mut resets = 0;
-        while resets < AT_ONCE {
-            let found = server.receives_frame().expect("a reset");
-            resets += u32::from(found.kind == kind::RST_STREAM);
-        }
+        receives_count(&mut server, AT_ONCE, is_reset);
         // What was on its way.
         let late = asked.iter().flat_map(|stream| frame(kind::DATA, END_STREAM, *stream, b"late"));
         server.sends(late.collect::<Vec<u8>>());
@@ -127,8 +116,7 @@ fn b18_a_304_that_tells_a_length_and_ends_by_an_empty_frame_is_an_answer() {
         } else {
             h1.receives_status(304);
             h1.sends("GET /next HTTP/1.1\r\nhost: a.test\r\n\r\n");
-            let stream = server.receives_request();
-            answers(server, stream);
+            answers_next(server);
             assert_eq!(h1.receives_status(200).text(), "hello");
         }
     }
@@ -141,11 +129,7 @@ fn h17_a_connection_on_which_nothing_comes_is_replaced_although_each_request_is_
     let backend = ScriptedBackend::start();
     let weir = weir_before(&backend, NO_HEALTH);
     let mut client = connect(&weir, b"");
-    client.sends(get(1, "/"));
-    let mut silent = accepts(&backend);
-    let stream = silent.receives_request();
-    answers(&mut silent, stream);
-    assert!(is_hello(&client.outcome_of(1)));
+    let mut silent = is_served_anew(&mut client, 1, &backend);
     // From here on nobody reads what comes on it, as when the way there is gone.
     let mut stream = 1;
     let next = until("another connection", || {
@@ -160,14 +144,7 @@ fn h17_a_connection_on_which_nothing_comes_is_replaced_although_each_request_is_
         next
     });
     // The first that comes may be of a request that was given up before.
-    let mut server = Http2::server(next, b"");
-    let serving = std::thread::spawn(move || {
-        while let Ok(found) = server.receives_frame() {
-            if found.kind == kind::HEADERS {
-                answers(&mut server, found.stream);
-            }
-        }
-    });
+    let serving = serves(Http2::server(next, b""));
     assert!(is_hello(&client.outcome_of(stream)));
     // It was asked whether it is there.
     silent.receives(kind::PING, 0);
@@ -184,22 +161,14 @@ fn h17_requests_on_a_connection_whose_way_is_gone_end_long_before_their_own_time
     let pool = format!("{NO_HEALTH}\ntimeout = {{ backend = \"1h\" }}");
     let weir = weir_before(&backend, &pool);
     let mut client = connect(&weir, b"");
-    client.sends(get(1, "/"));
-    let mut server = accepts(&backend);
-    let stream = server.receives_request();
-    answers(&mut server, stream);
-    assert!(is_hello(&client.outcome_of(1)));
+    let _unreachable = is_served_anew(&mut client, 1, &backend);
     network.run("server1", &["ip", "route", "add", "blackhole", "10.50.11.1/32"]);
     client.sends(get(3, "/"));
     // It is sent once more, over a connection that does not come about.
     let outcome = client.outcome_of(3);
     assert!(matches!(outcome, Outcome::Answered(504, _)), "{outcome:?}");
     network.run("server1", &["ip", "route", "del", "blackhole", "10.50.11.1/32"]);
-    client.sends(get(5, "/"));
-    let mut server = accepts(&backend);
-    let stream = server.receives_request();
-    answers(&mut server, stream);
-    assert!(is_hello(&client.outcome_of(5)));
+    is_served_anew(&mut client, 5, &backend);
 }
 
 #[test]
@@ -249,15 +218,9 @@ fn h17_a_request_that_takes_too_long_does_not_give_up_a_connection_on_which_othe
     client.sends(get(1, "/slow"));
     let mut server = accepts(&backend);
     server.receives_request();
-    client.sends(get(3, "/"));
-    let quick = server.receives_request();
-    answers(&mut server, quick);
-    assert!(is_hello(&client.outcome_of(3)));
+    is_served(&mut client, 3, &mut server);
     assert!(matches!(client.outcome_of(1), Outcome::Answered(504, _)));
-    client.sends(get(5, "/"));
-    let next = server.receives_request();
-    answers(&mut server, next);
-    assert!(is_hello(&client.outcome_of(5)));
+    is_served(&mut client, 5, &mut server);
 }
 
 #[test]
@@ -266,10 +229,7 @@ fn b19_a_connection_whose_requests_are_given_up_takes_no_more_before_its_backend
     const ALLOWED: u32 = 20;
     let backend = ScriptedBackend::start();
     let weir = weir_before(&backend, NO_HEALTH);
-    let mut patient = connect(&weir, b"");
-    patient.sends(get(1, "/patient"));
-    let mut server = accepts(&backend);
-    let awaited = server.receives_request();
+    let (mut patient, mut server, awaited) = waits_patiently(&weir, &backend);
     let mut client = connect(&weir, b"");
     let streams = (0..ALLOWED).map(|number| 1 + 2 * number);
     client.sends(streams.clone().flat_map(|stream| get(stream, "/")).collect::<Vec<u8>>());
@@ -277,15 +237,10 @@ fn b19_a_connection_whose_requests_are_given_up_takes_no_more_before_its_backend
         server.receives_request();
     }
     client.sends(streams.flat_map(|stream| reset(stream, code::CANCEL)).collect::<Vec<u8>>());
-    let mut resets = 0;
-    while resets < ALLOWED {
-        let found = server.receives_frame().expect("a reset");
-        resets += u32::from(found.kind == kind::RST_STREAM);
-    }
+    receives_count(&mut server, ALLOWED, is_reset);
     client.sends(get(1001, "/"));
     let mut next = accepts(&backend);
-    let asked = next.receives_request();
-    answers(&mut next, asked);
+    answers_next(&mut next);
     assert!(is_hello(&client.outcome_of(1001)));
     answers(&mut server, awaited);
     assert!(is_hello(&patient.outcome_of(1)));
@@ -296,10 +251,7 @@ fn b19_requests_that_are_given_up_all_at_once_are_broken_off_a_few_at_a_time() {
     const AT_ONCE: u32 = 60;
     let backend = ScriptedBackend::start();
     let weir = weir_before(&backend, NO_HEALTH);
-    let mut patient = connect(&weir, b"");
-    patient.sends(get(1, "/patient"));
-    let mut server = accepts(&backend);
-    let awaited = server.receives_request();
+    let (mut patient, mut server, awaited) = waits_patiently(&weir, &backend);
     let mut client = connect(&weir, b"");
     let streams = (0..AT_ONCE).map(|number| 1 + 2 * number);
     client.sends(streams.clone().flat_map(|stream| get(stream, "/")).collect::<Vec<u8>>());
@@ -313,7 +265,6 @@ fn b19_requests_that_are_given_up_all_at_once_are_broken_off_a_few_at_a_time() {
             resets.push(found.stream);
         }
     }
-    let is_reset = |frame: &Frame| frame.kind == kind::RST_STREAM;
     let more = frames_until_acknowledged(&mut server).into_iter().filter(is_reset).count();
     assert!(more < 10, "{more} more at once");
     for stream in asked.into_iter().filter(|stream| !resets.contains(stream)) {
@@ -345,8 +296,7 @@ fn b20_an_upgrade_that_a_backend_cannot_do_is_asked_for_once_and_held_against_no
     let mut client = connect(&weir, b"");
     client.sends(get(1, "/"));
     let mut server = server.expect("it was asked");
-    let stream = server.receives_request();
-    answers(&mut server, stream);
+    answers_next(&mut server);
     assert!(is_hello(&client.outcome_of(1)));
     assert_eq!(weir.metric("weir_backend_ejections_total", &[]), 0.0);
 }
@@ -401,11 +351,7 @@ fn a_backend_that_has_not_said_how_many_it_takes_gets_one_request_and_then_as_ma
         }
         (left == 0).then_some(())
     });
-    let mut answered = 0;
-    while answered < 20 {
-        let found = client.receives_frame().expect("an answer");
-        answered += u32::from(found.kind == kind::DATA && found.flags & END_STREAM != 0);
-    }
+    receives_count(&mut client, 20, is_end_of_answer);
 }
 
 #[test]
@@ -432,11 +378,7 @@ fn requests_beside_the_first_go_to_a_silent_backend_within_the_time_for_a_connec
     let asked = [takes_request(&mut server), takes_request(&mut server)];
     server.sends(frame(kind::SETTINGS, 0, 0, b""));
     asked.into_iter().for_each(|stream| answers(&mut server, stream));
-    let mut answered = 0;
-    while answered < 2 {
-        let found = client.receives_frame().expect("an answer");
-        answered += u32::from(found.kind == kind::DATA && found.flags & END_STREAM != 0);
-    }
+    receives_count(&mut client, 2, is_end_of_answer);
 }
 
 /// One after the other had all of that time for itself, from when the one before had given up.
@@ -445,25 +387,16 @@ fn requests_that_wait_for_one_connection_wait_no_longer_than_for_their_own() {
     const WAITING: u32 = 60;
     // It takes connections, and says nothing on them.
     let backend = ScriptedBackend::start();
-    let config = r#"
-        [runtime]
-        workers = 1
+    let pool = r#"
+        tls = { verify = false }
+        timeout = { connect = "500ms", request_total = "15s" }
+        retry = { attempts = 0 }
         [log]
         access = "@dir/access.log"
         line = "$status $end"
-        [listener.web]
-        bind = "@web"
-        http = ["h1", "h2"]
-        pool = "app"
-        [pool.app]
-        backends = ["@app"]
-        protocol = "h2"
-        tls = { verify = false }
-        health = { check = "off", passive = "off" }
-        timeout = { connect = "500ms", request_total = "15s" }
-        retry = { attempts = 0 }
     "#;
-    let weir = Setup::of(config).with("app", backend.address()).start();
+    let config = before_h2("", &format!("{NO_HEALTH}\n{pool}"));
+    let weir = Setup::of(&format!("[runtime]\nworkers = 1\n{config}")).with("app", backend.address()).start();
     let mut client = connect(&weir, b"");
     client.sends((0..WAITING).flat_map(|number| get(1 + 2 * number, "/")).collect::<Vec<u8>>());
     let lines = weir.lines_of("access.log", WAITING as usize);
@@ -483,8 +416,7 @@ fn requests_above_the_last_stream_of_a_goaway_with_an_error_are_sent_over_anothe
         server.receives_request();
         server.sends(frame(kind::GOAWAY, 0, 0, &[NO_STREAM, error.to_be_bytes()].concat()));
         let mut next = accepts(&backend);
-        let stream = next.receives_request();
-        answers(&mut next, stream);
+        let stream = answers_next(&mut next);
         let outcome = client.outcome_of(1);
         assert!(is_hello(&outcome), "{error}: {outcome:?}");
         // What comes next finds no connection.

@@ -1,49 +1,17 @@
 //! Backends that go silent while requests wait for them, because they hang, or because their host can't be
 //! reached any more (threat H17).
 
-use weir_tests::dialogue::http2::{END_STREAM, Http2, Outcome, frame, get, headers, kind, request};
-use weir_tests::dialogue::{ScriptedBackend, Setup, Weir, until};
+use weir_tests::dialogue::http2::{END_STREAM, Http2, frame, get, headers, kind, request};
+use weir_tests::dialogue::{NO_HEALTH, ScriptedBackend, Setup, Weir, until};
 use weir_tests::network::Network;
 
-use super::connect;
+use super::{answers_next, before_h2, connect, is_hello, is_served_anew, serves};
 
 /// One worker, so that all clients share its connection.
-const CONFIG: &str = r#"
-[runtime]
-workers = 1
-[listener.web]
-bind = "@web"
-http = ["h1", "h2"]
-pool = "app"
-limits = { control_frames = 1000000 }
-[pool.app]
-backends = ["@app"]
-protocol = "h2"
-timeout = { backend = "1h", connect = "500ms" }
-health = { check = "off", passive = "off" }
-"#;
-
 fn before(backend: &ScriptedBackend) -> Weir {
-    Setup::of(CONFIG).with("app", backend.address()).start()
-}
-
-fn answers(server: &mut Http2, stream: u32) {
-    server.sends(headers(stream, &[(":status", "200")], false));
-    server.sends(frame(kind::DATA, END_STREAM, stream, b"hello"));
-}
-
-fn is_hello(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::Answered(200, content) if content == b"hello")
-}
-
-/// Has the connection made, by a first request that is answered.
-fn first_answer(client: &mut Http2, backend: &ScriptedBackend) -> Http2 {
-    client.sends(get(1, "/"));
-    let mut server = Http2::server(backend.accepts(), b"");
-    let stream = server.receives_request();
-    answers(&mut server, stream);
-    assert!(is_hello(&client.outcome_of(1)));
-    server
+    let pool = format!("timeout = {{ backend = \"1h\", connect = \"500ms\" }}\n{NO_HEALTH}");
+    let config = before_h2("limits = { control_frames = 1000000 }", &pool);
+    Setup::of(&format!("[runtime]\nworkers = 1\n{config}")).with("app", backend.address()).start()
 }
 
 /// Both waited for the end of the connection, which takes 15 seconds. Needs root.
@@ -54,7 +22,7 @@ fn h17_a_request_that_may_be_sent_again_leaves_an_unreachable_host_and_another_w
     let backend = network.on("server1", || ScriptedBackend::at(address));
     let weir = before(&backend);
     let mut client = connect(&weir, b"");
-    let mut server = first_answer(&mut client, &backend);
+    let mut server = is_served_anew(&mut client, 1, &backend);
     network.run("server1", &["ip", "route", "add", "blackhole", "10.50.11.1/32"]);
     client.sends(get(3, "/"));
     client.sends(headers(5, &request("POST", "/"), false));
@@ -70,8 +38,7 @@ fn h17_a_request_that_may_be_sent_again_leaves_an_unreachable_host_and_another_w
     network.run("server1", &["ip", "route", "del", "blackhole", "10.50.11.1/32"]);
     // The host comes back, with all that was sent to it meanwhile.
     server.receives_request();
-    let stream = server.receives_request();
-    answers(&mut server, stream);
+    answers_next(&mut server);
     assert!(is_hello(&client.outcome_of(5)));
 }
 
@@ -81,7 +48,7 @@ fn h17_a_request_stays_with_a_backend_that_hangs_and_others_go_over_another_conn
     let backend = ScriptedBackend::start();
     let weir = before(&backend);
     let mut client = connect(&weir, b"");
-    let mut hangs = first_answer(&mut client, &backend);
+    let mut hangs = is_served_anew(&mut client, 1, &backend);
     client.sends(get(3, "/stays"));
     // From here on nobody reads what comes on it.
     let mut stream = 3;
@@ -95,18 +62,10 @@ fn h17_a_request_stays_with_a_backend_that_hangs_and_others_go_over_another_conn
         }
         next
     });
-    let mut server = Http2::server(next, b"");
-    let serving = std::thread::spawn(move || {
-        while let Ok(found) = server.receives_frame() {
-            if found.kind == kind::HEADERS {
-                answers(&mut server, found.stream);
-            }
-        }
-    });
+    let serving = serves(Http2::server(next, b""));
     assert!(is_hello(&client.outcome_of(stream)));
     // All that were sent before are still there, and none of them elsewhere.
-    let stays = hangs.receives_request();
-    answers(&mut hangs, stays);
+    answers_next(&mut hangs);
     assert!(is_hello(&client.outcome_of(3)));
     drop(weir);
     serving.join().expect("answers");

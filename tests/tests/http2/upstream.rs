@@ -4,41 +4,18 @@ use weir_tests::dialogue::http2::{
     END_HEADERS, END_STREAM, Http2, Outcome, code, frame, get, headers, kind, request, reset, setting,
     window_update,
 };
-use weir_tests::dialogue::{ScriptedBackend, Setup, Weir, pattern};
+use weir_tests::dialogue::{NO_HEALTH, ScriptedBackend, Setup, Weir, pattern};
 
-use super::connect;
+use super::{accepts, answers, answers_next, before_h2, connect, is_hello};
 
 fn weir_before(backend: &ScriptedBackend) -> Weir {
-    Setup::of(
-        r#"
-        [listener.web]
-        bind = "@web"
-        http = ["h1", "h2"]
-        pool = "app"
-        timeout = { backend = "2s" }
-        [pool.app]
-        backends = ["@app"]
-        protocol = "h2"
-        health = { check = "off", passive = "off" }
-        "#,
-    )
-    .with("app", backend.address())
-    .start()
-}
-
-/// A connection of Weir's to this backend, which has sent its settings.
-fn accepts(backend: &ScriptedBackend) -> Http2 {
-    Http2::server(backend.accepts(), b"")
+    let config = before_h2("timeout = { backend = \"2s\" }", NO_HEALTH);
+    Setup::of(&config).with("app", backend.address()).start()
 }
 
 /// `GOAWAY`: nothing was done with streams above `last`.
 fn goaway(last: u32, code: u32) -> Vec<u8> {
     frame(kind::GOAWAY, 0, 0, &[last.to_be_bytes(), code.to_be_bytes()].concat())
-}
-
-fn answers(server: &mut Http2, stream: u32) {
-    server.sends(headers(stream, &[(":status", "200")], false));
-    server.sends(frame(kind::DATA, END_STREAM, stream, b"hello"));
 }
 
 /// Sends a request, with a body where it is a POST: in one piece, because a body that comes behind its head
@@ -51,10 +28,6 @@ fn asks(client: &mut Http2, method: &str) {
     client.sends(frames);
 }
 
-fn is_hello(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::Answered(200, content) if content == b"hello")
-}
-
 #[test]
 fn b15_a_request_that_a_backend_refused_is_sent_once_more_whatever_its_method() {
     let backend = ScriptedBackend::start();
@@ -65,8 +38,7 @@ fn b15_a_request_that_a_backend_refused_is_sent_once_more_whatever_its_method() 
         let mut server = accepts(&backend);
         let first = server.receives_request();
         server.sends(reset(first, code::REFUSED_STREAM));
-        let second = server.receives_request();
-        answers(&mut server, second);
+        let second = answers_next(&mut server);
         let outcome = client.outcome_of(1);
         assert!(is_hello(&outcome), "{method}: {outcome:?}");
         assert!(second > first);
@@ -76,23 +48,12 @@ fn b15_a_request_that_a_backend_refused_is_sent_once_more_whatever_its_method() 
 #[test]
 fn b15_trailers_over_the_limit_end_an_answer_of_which_nothing_is_left_out_and_nothing_else() {
     let backend = ScriptedBackend::start();
-    let weir = Setup::of(
-        r#"
-        [runtime]
-        workers = 1
-        [listener.web]
-        bind = "@web"
-        http = ["h1", "h2"]
-        pool = "app"
-        limits = { header = "4KiB", request_line = "2KiB" }
-        [pool.app]
-        backends = ["@app"]
-        protocol = "h2"
-        health = { check = "off", passive = { errors = 1, within = "10s", eject = "30s", max_ejected = 1.0 } }
-        "#,
-    )
-    .with("app", backend.address())
-    .start();
+    let config = before_h2(
+        r#"limits = { header = "4KiB", request_line = "2KiB" }"#,
+        r#"health = { check = "off", passive = { errors = 1, within = "10s", eject = "30s", max_ejected = 1.0 } }"#,
+    );
+    let config = format!("[runtime]\nworkers = 1\n{config}");
+    let weir = Setup::of(&config).with("app", backend.address()).start();
     let mut clients = [connect(&weir, b""), connect(&weir, b"")];
     asks(&mut clients[0], "GET");
     let mut server = accepts(&backend);
@@ -109,8 +70,7 @@ fn b15_trailers_over_the_limit_end_an_answer_of_which_nothing_is_left_out_and_no
     assert!(is_hello(&clients[1].outcome_of(1)));
     let mut client = connect(&weir, b"");
     asks(&mut client, "GET");
-    let third = server.receives_request();
-    answers(&mut server, third);
+    answers_next(&mut server);
     assert!(is_hello(&client.outcome_of(1)));
     backend.has_nobody_waiting();
     assert_eq!(weir.metric("weir_backend_ejections_total", &[]), 0.0);
@@ -118,12 +78,9 @@ fn b15_trailers_over_the_limit_end_an_answer_of_which_nothing_is_left_out_and_no
 
 /// [`weir_before`], with these retries and one worker: all clients share its connection.
 fn retrying_before(backend: &ScriptedBackend, retry: &str) -> Weir {
-    let pool = "[pool.app]\nbackends = [\"@app\"]\nprotocol = \"h2\"\nhealth = { check = \"off\", passive = \"off\" }";
-    let listener = "[listener.web]\nbind = \"@web\"\nhttp = [\"h1\", \"h2\"]\npool = \"app\"";
-    let config = format!(
-        "[runtime]\nworkers = 1\n{listener}\n{pool}\ntimeout = {{ backend = \"1h\" }}\nretry = {{ {retry} }}\n"
-    );
-    Setup::of(&config).with("app", backend.address()).start()
+    let pool = format!("timeout = {{ backend = \"1h\" }}\nretry = {{ {retry} }}\n{NO_HEALTH}");
+    let config = before_h2("", &pool);
+    Setup::of(&format!("[runtime]\nworkers = 1\n{config}")).with("app", backend.address()).start()
 }
 
 #[test]
@@ -138,8 +95,7 @@ fn a_backend_that_closes_without_a_word_of_answer_is_tried_again_but_for_a_post(
         drop(server);
         if method == "GET" {
             let mut server = accepts(&backend);
-            let stream = server.receives_request();
-            answers(&mut server, stream);
+            answers_next(&mut server);
             assert!(is_hello(&client.outcome_of(1)));
         } else {
             assert!(matches!(client.outcome_of(1), Outcome::Answered(502, _)));
@@ -173,16 +129,14 @@ fn a_connection_that_proves_closed_is_replaced_once_for_all_whose_requests_it_ca
     let mut clients = [connect(&weir, b""), connect(&weir, b"")];
     clients[0].sends(get(1, "/"));
     let mut server = accepts(&backend);
-    let asked = server.receives_request();
-    answers(&mut server, asked);
+    answers_next(&mut server);
     assert!(is_hello(&clients[0].outcome_of(1)));
 
     clients[0].sends(get(3, "/"));
     server.receives_request();
     drop(server);
     let mut server = accepts(&backend);
-    let asked = server.receives_request();
-    answers(&mut server, asked);
+    answers_next(&mut server);
     assert!(is_hello(&clients[0].outcome_of(3)));
 
     clients[0].sends(get(5, "/"));
@@ -226,25 +180,14 @@ fn a_try_with_a_body_that_takes_too_long_gives_way_to_another() {
 #[test]
 fn a_refused_stream_is_tried_again_where_the_pool_lists_that_and_nothing_else() {
     let backend = ScriptedBackend::start();
-    let config = r#"
-        [listener.web]
-        bind = "@web"
-        http = ["h1", "h2"]
-        pool = "app"
-        [pool.app]
-        backends = ["@app"]
-        protocol = "h2"
-        retry = { on = "refused-stream" }
-        health = { check = "off", passive = "off" }
-        "#;
-    let weir = Setup::of(config).with("app", backend.address()).start();
+    let config = before_h2("", &format!("retry = {{ on = \"refused-stream\" }}\n{NO_HEALTH}"));
+    let weir = Setup::of(&config).with("app", backend.address()).start();
     let mut client = connect(&weir, b"");
     asks(&mut client, "POST");
     let mut server = accepts(&backend);
     let first = server.receives_request();
     server.sends(reset(first, code::REFUSED_STREAM));
-    let second = server.receives_request();
-    answers(&mut server, second);
+    answers_next(&mut server);
     let outcome = client.outcome_of(1);
     assert!(is_hello(&outcome), "{outcome:?}");
     let reason = [("pool", "app"), ("reason", "refused-stream")];
@@ -326,8 +269,7 @@ fn b15_requests_above_the_last_stream_of_a_goaway_are_sent_over_another_connecti
         server.receives_request();
         server.sends(goaway(0, 0));
         let mut next = accepts(&backend);
-        let stream = next.receives_request();
-        answers(&mut next, stream);
+        let stream = answers_next(&mut next);
         let outcome = client.outcome_of(1);
         assert!(is_hello(&outcome), "{method}: {outcome:?}");
         next.sends(goaway(stream, 0));
@@ -368,8 +310,7 @@ fn b15_after_a_goaway_running_streams_finish_and_new_ones_go_elsewhere() {
     let mut other = connect(&weir, b"");
     asks(&mut other, "POST");
     let mut next = accepts(&backend);
-    let of_other = next.receives_request();
-    answers(&mut next, of_other);
+    answers_next(&mut next);
     assert!(is_hello(&other.outcome_of(1)));
     answers(&mut server, stream);
     assert!(is_hello(&client.outcome_of(1)));
@@ -460,8 +401,7 @@ fn b15_a_backend_that_allows_one_stream_at_a_time_gets_one_at_a_time() {
     let mut second = connect(&weir, b"");
     asks(&mut second, "GET");
     let mut other = accepts(&backend);
-    let of_other = other.receives_request();
-    answers(&mut other, of_other);
+    answers_next(&mut other);
     answers(&mut server, stream);
     assert!(is_hello(&first.outcome_of(1)) && is_hello(&second.outcome_of(1)));
 }
@@ -483,7 +423,6 @@ fn b17_a_request_that_http_2_cannot_express_is_refused_before_a_backend_is_tried
     let mut client = weir.client("web");
     client.sends("GET /a%60b HTTP/1.1\r\nhost: a\r\n\r\n");
     let mut server = accepts(&backend);
-    let stream = server.receives_request();
-    answers(&mut server, stream);
+    answers_next(&mut server);
     client.receives_status(200);
 }
