@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use weir_tests::dialogue::{After, Backend, ScriptedBackend, Setup, Weir, until};
+use weir_tests::dialogue::{After, Backend, ScriptedBackend, Setup, Weir, Wire, until};
 
 use super::{KEEPS, before, get, status};
 
@@ -31,16 +31,23 @@ fn a_thousand_clients_for_one_cold_object_cause_one_request() {
     assert_eq!(of("miss"), 1.0);
 }
 
-#[test]
-fn a_client_that_leaves_does_not_end_the_fetch() {
-    let backend = ScriptedBackend::start();
-    let weir = Setup::of(KEEPS).with("app", backend.address()).start();
+/// Two clients that ask for the same, and the connection on which the backend has received the request of the
+/// first.
+fn two_ask(weir: &Weir, backend: &ScriptedBackend) -> (Wire, Wire, Wire) {
     let mut first = weir.client("web");
     first.sends("GET /a HTTP/1.1\r\nhost: a.example\r\n\r\n");
     let mut wire = backend.accepts();
     wire.receives_request();
     let mut second = weir.client("web");
     second.sends("GET /a HTTP/1.1\r\nhost: a.example\r\n\r\n");
+    (first, second, wire)
+}
+
+#[test]
+fn a_client_that_leaves_does_not_end_the_fetch() {
+    let backend = ScriptedBackend::start();
+    let weir = Setup::of(KEEPS).with("app", backend.address()).start();
+    let (first, mut second, mut wire) = two_ask(&weir, &backend);
     first.resets();
     wire.sends("HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 10\r\n\r\nfirst");
     let head = second.receives_head();
@@ -241,12 +248,7 @@ fn what_is_kept_and_gathered_stays_within_its_memory() {
 fn early_hints_reach_who_asked_first() {
     let backend = ScriptedBackend::start();
     let weir = Setup::of(KEEPS).with("app", backend.address()).start();
-    let mut first = weir.client("web");
-    first.sends("GET /a HTTP/1.1\r\nhost: a.example\r\n\r\n");
-    let mut wire = backend.accepts();
-    wire.receives_request();
-    let mut second = weir.client("web");
-    second.sends("GET /a HTTP/1.1\r\nhost: a.example\r\n\r\n");
+    let (mut first, mut second, mut wire) = two_ask(&weir, &backend);
     for number in 1..=2 {
         wire.sends(format!("HTTP/1.1 103 Early Hints\r\nlink: </{number}.css>; rel=preload\r\n\r\n"));
         let hint = first.receives_head();

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use weir_tests::dialogue::{After, Backend, Setup, Weir, Wire, free_address, listen_at, until};
 
-use super::named;
+use super::{named, two_backends};
 
 /// Answers each connection with its line, once it was told what it expects to be told.
 struct Agent {
@@ -41,19 +41,7 @@ impl Agent {
 }
 
 fn config(agent: &str) -> String {
-    format!(
-        r#"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
-        [pool.app]
-        backends = ["@a", "@b"]
-        [pool.app.health]
-        check = "off"
-        passive = "off"
-        {agent}
-        "#
-    )
+    two_backends(&format!("[pool.app.health]\ncheck = \"off\"\npassive = \"off\"\n{agent}"))
 }
 
 /// A backend at another address than the agent, so that nobody answers for it.

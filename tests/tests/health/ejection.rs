@@ -6,20 +6,7 @@ use std::time::{Duration, Instant};
 
 use weir_tests::dialogue::{After, Backend, Setup, Weir, Wire, free_address, until, until_within};
 
-use super::{is_up, named};
-
-fn config(more: &str) -> String {
-    format!(
-        r#"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
-        [pool.app]
-        backends = ["@a", "@b"]
-        {more}
-        "#
-    )
-}
+use super::{is_up, named, two_backends};
 
 fn ask(weir: &Weir) -> u16 {
     let mut client = weir.client("web");
@@ -40,7 +27,7 @@ fn a_backend_that_fails_often_is_ejected_and_returns_when_it_is_well() {
     });
     let well = named("b");
     let more = r#"health = { check = "off", passive = { errors = 3, within = "10s", eject = "3s", max_ejected = 0.5 } }"#;
-    let weir = Setup::of(&config(more)).with("a", flapping.address()).with("b", well.address()).start();
+    let weir = Setup::of(&two_backends(more)).with("a", flapping.address()).with("b", well.address()).start();
     let begun = Instant::now();
     while is_up(&weir, flapping.address()) {
         assert!(begun.elapsed() < Duration::from_secs(8), "never ejected\n{}", weir.story());
@@ -76,7 +63,7 @@ fn never_more_than_the_allowed_share_is_ejected() {
     let fail = || Backend::serving(|_, _| After::Reset);
     let (a, b) = (fail(), fail());
     let more = r#"health = { check = "off", passive = { errors = 2, within = "10s", eject = "30s", max_ejected = 0.5 } }"#;
-    let weir = Setup::of(&config(more)).with("a", a.address()).with("b", b.address()).start();
+    let weir = Setup::of(&two_backends(more)).with("a", a.address()).with("b", b.address()).start();
     for _ in 0..40 {
         assert!(matches!(ask(&weir), 502 | 503));
     }
@@ -90,7 +77,7 @@ fn a_lone_primary_that_fails_gives_way_to_its_backup() {
     let backup = named("backup");
     let more = r#"retry = { attempts = 0 }
         health = { check = "off", passive = { errors = 3, within = "10s", eject = "30s" } }"#;
-    let config = config(more).replace("\"@b\"", "{ address = \"@b\", backup = true }");
+    let config = two_backends(more).replace("\"@b\"", "{ address = \"@b\", backup = true }");
     let weir = Setup::of(&config).with("a", primary.address()).with("b", backup.address()).start();
     let answers: Vec<u16> = (0..10).map(|_| ask(&weir)).collect();
     assert_eq!(answers[..3], [502; 3], "{answers:?}");
@@ -107,7 +94,7 @@ fn a_backend_that_answers_503_is_ejected_and_that_is_named() {
     });
     let well = named("b");
     let more = r#"health = { check = "off", passive = { errors = 3, within = "10s", eject = "30s" } }"#;
-    let weir = Setup::of(&config(more)).with("a", busy.address()).with("b", well.address()).start();
+    let weir = Setup::of(&two_backends(more)).with("a", busy.address()).with("b", well.address()).start();
     while is_up(&weir, busy.address()) {
         ask(&weir);
     }
@@ -131,7 +118,7 @@ fn answers_of_4xx_never_eject() {
     };
     let (picky, other) = (picky(), picky());
     let more = r#"health = { check = "off", passive = { errors = 1, within = "10s", eject = "30s" } }"#;
-    let weir = Setup::of(&config(more)).with("a", picky.address()).with("b", other.address()).start();
+    let weir = Setup::of(&two_backends(more)).with("a", picky.address()).with("b", other.address()).start();
     for _ in 0..30 {
         assert_eq!(ask(&weir), 404);
     }
@@ -146,7 +133,8 @@ fn a_client_that_goes_away_is_not_the_backends_failure() {
         After::Keep
     });
     let more = r#"health = { check = "off", passive = { errors = 1, within = "10s", eject = "30s", max_ejected = 1.0 } }"#;
-    let weir = Setup::of(&config(more).replace("\"@a\", \"@b\"", "\"@a\"")).with("a", slow.address()).start();
+    let weir =
+        Setup::of(&two_backends(more).replace("\"@a\", \"@b\"", "\"@a\"")).with("a", slow.address()).start();
     for _ in 0..20 {
         let mut client = weir.client("web");
         client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
@@ -169,8 +157,9 @@ fn trailers_are_as_long_as_a_head_may_be_and_longer_ones_eject_nobody() {
         After::Close
     });
     let more = r#"health = { check = "off", passive = { errors = 1, within = "10s", eject = "30s", max_ejected = 1.0 } }"#;
-    let weir =
-        Setup::of(&config(more).replace("\"@a\", \"@b\"", "\"@a\"")).with("a", backend.address()).start();
+    let weir = Setup::of(&two_backends(more).replace("\"@a\", \"@b\"", "\"@a\""))
+        .with("a", backend.address())
+        .start();
     let get = |length: usize| {
         let mut client = weir.client("web");
         client.sends(format!("GET /{length} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"));
@@ -196,7 +185,7 @@ fn trailers_are_as_long_as_a_head_may_be_and_longer_ones_eject_nobody() {
 fn with_passive_off_nothing_is_ejected() {
     let dead = free_address();
     let well = named("b");
-    let weir = Setup::of(&config(r#"health = { check = "off", passive = "off" }"#))
+    let weir = Setup::of(&two_backends(r#"health = { check = "off", passive = "off" }"#))
         .with("a", dead)
         .with("b", well.address())
         .start();
@@ -214,7 +203,7 @@ fn what_statuses_are_failures_can_be_said() {
     });
     let well = named("b");
     let more = r#"health = { check = "off", passive = { errors = 3, within = "10s", eject = "30s", statuses = ["429", "500-501"] } }"#;
-    let weir = Setup::of(&config(more)).with("a", sick.address()).with("b", well.address()).start();
+    let weir = Setup::of(&two_backends(more)).with("a", sick.address()).with("b", well.address()).start();
     let ask = |path: &str| {
         let mut client = weir.client("web");
         client.sends(format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"));

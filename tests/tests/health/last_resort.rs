@@ -7,17 +7,12 @@ use std::time::{Duration, Instant};
 
 use weir_tests::dialogue::{After, Backend, Setup, Weir, Wire, until};
 
-use super::is_up;
+use super::{is_up, two_backends};
 
 /// Probes get 100 ms; passive health is off, so that only they have a say.
 fn config(more: &str) -> String {
-    format!(
+    two_backends(&format!(
         r#"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
-        [pool.app]
-        backends = ["@a", "@b"]
         queue = {{ max = 2, timeout = "500ms" }}
         retry = {{ attempts = 0 }}
         [pool.app.health]
@@ -31,7 +26,7 @@ fn config(more: &str) -> String {
         passive = "off"
         {more}
         "#
-    )
+    ))
 }
 
 /// A backend that works, and whose health page takes too long while `late` says so.

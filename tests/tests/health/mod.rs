@@ -23,3 +23,17 @@ pub fn named(name: &'static str) -> Backend {
 pub fn is_up(weir: &Weir, backend: impl ToString) -> bool {
     weir.metric("weir_backend_up", &[("backend", &backend.to_string())]) == 1.0
 }
+
+/// The config of an HTTP listener, `web`, in front of a pool with two backends, `a` and `b`, and these lines.
+fn two_backends(of_pool: &str) -> String {
+    format!(
+        r#"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        [pool.app]
+        backends = ["@a", "@b"]
+        {of_pool}
+        "#
+    )
+}

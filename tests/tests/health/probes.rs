@@ -8,20 +8,10 @@ use weir_tests::dialogue::{
     After, Backend, ScriptedBackend, Setup, Signal, Weir, alone, free_address, until,
 };
 
-use super::{is_up, named};
+use super::{is_up, named, two_backends};
 
 fn config(check: &str) -> String {
-    format!(
-        r#"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
-        [pool.app]
-        backends = ["@a", "@b"]
-        [pool.app.health]
-        {check}
-        "#
-    )
+    two_backends(&format!("[pool.app.health]\n{check}"))
 }
 
 const FAST: &str = "interval = \"100ms\"\nfast_interval = \"20ms\"\ntimeout = \"100ms\"\npassive = \"off\"\n";

@@ -1,6 +1,6 @@
 //! What a backend must not get away with (threats A20, A16 and the garbage of H3).
 
-use weir_tests::dialogue::{After, Backend, Broken, Response, ScriptedBackend, Setup};
+use weir_tests::dialogue::{After, Backend, Broken, Response, ScriptedBackend, Setup, Weir, Wire};
 
 use super::{PLAIN, plain};
 
@@ -16,6 +16,15 @@ backends = ["@app"]
 retry = { attempts = 0 }
 health = { check = "off", passive = "off" }
 "#;
+
+/// A client, and the connection on which the backend has received its request.
+fn asks(weir: &Weir, backend: &ScriptedBackend) -> (Wire, Wire) {
+    let mut client = weir.client("web");
+    client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    let mut wire = backend.accepts();
+    wire.receives_request();
+    (client, wire)
+}
 
 #[test]
 fn a_response_whose_head_breaks_the_rules_becomes_502_and_its_connection_is_dropped() {
@@ -106,10 +115,7 @@ fn a_chunked_response_that_goes_wrong_is_visibly_cut_off() {
     let backend = ScriptedBackend::start();
     let weir = Setup::of(NO_RETRY).with("app", backend.address()).start();
     for (name, body) in bodies {
-        let mut client = weir.client("web");
-        client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
-        let mut wire = backend.accepts();
-        wire.receives_request();
+        let (mut client, mut wire) = asks(&weir, &backend);
         wire.sends("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
         wire.sends(body);
         wire.half_closes();
@@ -134,10 +140,7 @@ fn a_response_shorter_than_its_length_is_visibly_cut_off() {
     for reset in [false, true] {
         let backend = ScriptedBackend::start();
         let weir = Setup::of(NO_RETRY).with("app", backend.address()).start();
-        let mut client = weir.client("web");
-        client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
-        let mut wire = backend.accepts();
-        wire.receives_request();
+        let (mut client, mut wire) = asks(&weir, &backend);
         wire.sends("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nonly this");
         client.receives_until("only this");
         if reset {
@@ -147,10 +150,7 @@ fn a_response_shorter_than_its_length_is_visibly_cut_off() {
         }
         client.receives_close();
         // A fresh request is served: only that connection was given up.
-        let mut client = weir.client("web");
-        client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
-        let mut wire = backend.accepts();
-        wire.receives_request();
+        let (mut client, mut wire) = asks(&weir, &backend);
         wire.answers(200, &[], "ok");
         client.receives_status(200);
     }

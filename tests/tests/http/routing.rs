@@ -271,18 +271,17 @@ fn weirs_own_answers_have_the_fields_that_their_route_adds() {
     assert!(ask("GET", "/nowhere", "").fields.all("access-control-allow-origin").is_empty());
 }
 
+const TO_HTTPS: &str = r#"
+[listener.web]
+bind = "@web"
+[[listener.web.route]]
+path = "/*"
+redirect = { to = "https://$host$path" }
+"#;
+
 #[test]
 fn a_redirect_keeps_the_brackets_of_an_ipv6_host_and_drops_its_port() {
-    let weir = Setup::of(
-        r#"
-        [listener.web]
-        bind = "@web"
-        [[listener.web.route]]
-        path = "/*"
-        redirect = { to = "https://$host$path" }
-        "#,
-    )
-    .start();
+    let weir = Setup::of(TO_HTTPS).start();
     for (host, expected) in [("[2001:db8::1]:8080", "[2001:db8::1]"), ("a.example.:80", "a.example")] {
         let mut client = weir.client("web");
         client.sends(format!("GET /x HTTP/1.1\r\nhost: {host}\r\n\r\n"));
@@ -295,16 +294,7 @@ fn a_redirect_keeps_the_brackets_of_an_ipv6_host_and_drops_its_port() {
 fn a_redirect_never_reflects_a_host_that_no_route_names() {
     // D9: a route without host that redirects to `$host` takes any Host, so the value must at least be a
     // valid one.
-    let weir = Setup::of(
-        r#"
-        [listener.web]
-        bind = "@web"
-        [[listener.web.route]]
-        path = "/*"
-        redirect = { to = "https://$host$path" }
-        "#,
-    )
-    .start();
+    let weir = Setup::of(TO_HTTPS).start();
     for target in ["/%0d%0aset-cookie:x=y", "//evil.example/%2e%2e", "/a%0ab"] {
         let mut client = weir.client("web");
         client.sends(format!("GET {target} HTTP/1.1\r\nhost: good.example\r\n\r\n"));

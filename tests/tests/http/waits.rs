@@ -3,17 +3,21 @@
 use std::io::Write as _;
 use std::time::Duration;
 
-use weir_tests::dialogue::{After, Backend, ScriptedBackend, Setup, Wire, until};
+use weir_tests::dialogue::{After, Backend, NO_PROBES, ScriptedBackend, Setup, Wire, one_pool, until};
 
 const GET: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
 
-#[test]
-fn time_spent_in_the_queue_is_not_taken_from_the_backends() {
-    let backend = Backend::serving(|_, wire| {
-        std::thread::sleep(Duration::from_millis(400));
+fn answering_after(time: Duration) -> Backend {
+    Backend::serving(move |_, wire| {
+        std::thread::sleep(time);
         wire.answers(200, &[], "ok");
         After::Keep
-    });
+    })
+}
+
+#[test]
+fn time_spent_in_the_queue_is_not_taken_from_the_backends() {
+    let backend = answering_after(Duration::from_millis(400));
     let weir = Setup::of(
         r#"
         [listener.web]
@@ -86,19 +90,9 @@ fn a_client_that_sends_a_flood_of_requests_does_not_keep_another_from_its_turn()
 #[test]
 fn a_client_that_stalls_its_body_is_at_fault_even_when_the_answer_has_begun() {
     let backend = ScriptedBackend::start();
-    let weir = Setup::of(
-        r#"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
-        timeout = { backend = "300ms", client_body = "1500ms" }
-        [pool.app]
-        backends = ["@app"]
-        health = { check = "off" }
-        "#,
-    )
-    .with("app", backend.address())
-    .start();
+    let weir = Setup::of(&one_pool(r#"timeout = { backend = "300ms", client_body = "1500ms" }"#, NO_PROBES))
+        .with("app", backend.address())
+        .start();
     let mut client = weir.client("web");
     client.sends("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\nten bytes.");
     let mut wire = backend.accepts();
@@ -151,18 +145,13 @@ fn draining_ends_an_exchange_whose_backend_is_silent() {
 #[test]
 fn a_backend_that_says_it_is_at_work_is_given_time() {
     let backend = ScriptedBackend::start();
-    let weir = Setup::of(
+    let weir = Setup::of(&one_pool(
+        r#"timeout = { backend = "1s" }"#,
         r#"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
-        timeout = { backend = "1s" }
-        [pool.app]
-        backends = ["@app"]
         retry = { attempts = 0 }
         health = { check = "off" }
         "#,
-    )
+    ))
     .with("app", backend.address())
     .start();
     let mut client = weir.client("web");
@@ -253,24 +242,17 @@ fn time_spent_in_the_queue_is_not_taken_from_the_clients() {
 
 #[test]
 fn time_that_a_body_takes_to_be_looked_at_is_not_taken_from_the_backends() {
-    let backend = Backend::serving(|_, wire| {
-        std::thread::sleep(Duration::from_millis(300));
-        wire.answers(200, &[], "ok");
-        After::Keep
-    });
-    let weir = Setup::of(
+    let backend = answering_after(Duration::from_millis(300));
+    let weir = Setup::of(&one_pool(
         r#"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
         sqli = "block"
         timeout = { backend = "1s" }
-        [pool.app]
-        backends = ["@app"]
+        "#,
+        r#"
         retry = { attempts = 0 }
         health = { check = "off", passive = "off" }
         "#,
-    )
+    ))
     .with("app", backend.address())
     .start();
     let mut client = weir.client("web");

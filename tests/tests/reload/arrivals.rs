@@ -153,6 +153,13 @@ fn datagrams_reach_the_socket_of_all_addresses_while_a_flow_of_one_goes_on() {
     }
 }
 
+/// Sends USR2, and waits until the old process has ended.
+fn upgrades(weir: &Weir) {
+    let old = weir.pid();
+    weir.signals_pid(old, Signal::USR2);
+    until_within(Duration::from_secs(20), "the old process to end", || (!weir.is_running(old)).then_some(()));
+}
+
 #[test]
 fn no_arrival_is_lost_or_refused_while_upgrades_change_the_bind() {
     let port = free_address().port();
@@ -160,11 +167,7 @@ fn no_arrival_is_lost_or_refused_while_upgrades_change_the_bind() {
     let arrivals = Arrivals::during(weir.address("web"), |arrivals| {
         for bind in binds(port).skip(1).take(4) {
             weir.rewrites(&config(&bind));
-            let old = weir.pid();
-            weir.signals_pid(old, Signal::USR2);
-            until_within(Duration::from_secs(20), "the old process to end", || {
-                (!weir.is_running(old)).then_some(())
-            });
+            upgrades(&weir);
             arrivals.go_on();
         }
     });
@@ -176,11 +179,7 @@ fn an_upgrade_that_keeps_the_bind_loses_and_refuses_no_arrival() {
     let weir = start(free_address().port());
     let arrivals = Arrivals::during(weir.address("web"), |arrivals| {
         for _ in 0..4 {
-            let old = weir.pid();
-            weir.signals_pid(old, Signal::USR2);
-            until_within(Duration::from_secs(20), "the old process to end", || {
-                (!weir.is_running(old)).then_some(())
-            });
+            upgrades(&weir);
             arrivals.go_on();
         }
     });

@@ -4,22 +4,17 @@ use std::io::{ErrorKind, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use weir_tests::dialogue::{ScriptedBackend, Setup, Weir, Wire, free_address, listen_at, pattern, until};
+use weir_tests::dialogue::{
+    NO_HEALTH, ScriptedBackend, Setup, Weir, Wire, free_address, listen_at, pattern, until,
+};
+
+use super::front;
 
 /// So long that Weir has looked for a client whose bytes the backend does not take.
 const LOOKED_FOR: Duration = Duration::from_secs(5);
 
 fn relay(backend: impl ToString) -> Weir {
-    let config = r#"
-        [listener.front]
-        protocol = "tcp"
-        bind = "@front"
-        pool = "app"
-        [pool.app]
-        backends = ["@app"]
-        health = { check = "off", passive = "off" }
-    "#;
-    Setup::of(config).with("app", backend).start()
+    Setup::of(&front("", NO_HEALTH)).with("app", backend).start()
 }
 
 fn in_flight(weir: &Weir) -> f64 {

@@ -2,13 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use weir_tests::dialogue::{ScriptedBackend, Setup, Weir, Wire, fingerprint, pattern, until};
+use weir_tests::dialogue::{NO_PROBES, ScriptedBackend, Setup, Weir, Wire, fingerprint, pattern, until};
+
+use super::front;
 
 fn relay(backend: &ScriptedBackend, more: &str) -> Weir {
-    let config = format!(
-        "[listener.front]\nprotocol = \"tcp\"\nbind = \"@front\"\npool = \"app\"\n{more}\n[pool.app]\nbackends = [\"@app\"]\nhealth = {{ check = \"off\" }}\n"
-    );
-    Setup::of(&config).with("app", backend.address()).start()
+    Setup::of(&front(more, NO_PROBES)).with("app", backend.address()).start()
 }
 
 /// Whether a new connection reaches the backend; where not it is reset.

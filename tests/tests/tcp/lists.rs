@@ -4,15 +4,14 @@ use std::io::Read as _;
 use std::net::{SocketAddr, TcpStream};
 
 use socket2::{Domain, Socket, Type};
-use weir_tests::dialogue::{PATIENCE, ScriptedBackend, Setup, Weir, Wire};
+use weir_tests::dialogue::{NO_PROBES, PATIENCE, ScriptedBackend, Setup, Weir, Wire};
+
+use super::front;
 
 const LISTS: &str = "allow_address = [\"127.0.0.0/24\", \"198.51.100.7\"]\ndeny_address = [\"127.0.0.2\"]";
 
 fn relay(more: &str, backend: SocketAddr) -> Weir {
-    let config = format!(
-        "[listener.front]\nprotocol = \"tcp\"\nbind = \"@front\"\npool = \"app\"\n{LISTS}\n{more}\n[pool.app]\nbackends = [\"@app\"]\nhealth = {{ check = \"off\" }}\n"
-    );
-    Setup::of(&config).with("app", backend).start()
+    Setup::of(&front(&format!("{LISTS}\n{more}"), NO_PROBES)).with("app", backend).start()
 }
 
 fn connects_from(weir: &Weir, address: &str) -> std::io::Result<TcpStream> {

@@ -2,7 +2,11 @@
 
 use std::net::SocketAddr;
 
-use weir_tests::dialogue::{Backend, ScriptedBackend, Setup, Weir, Wire, until};
+use weir_tests::dialogue::{
+    Backend, NO_HEALTH, NO_PROBES, ScriptedBackend, Setup, Weir, Wire, one_pool, until,
+};
+
+use super::front;
 
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
@@ -10,21 +14,8 @@ const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 fn tcp(accept: &str, version: &str, backend: SocketAddr) -> Weir {
     let send = if version.is_empty() { String::new() } else { format!("send_proxy = \"{version}\"") };
     let accept = if accept.is_empty() { String::new() } else { format!("accept_proxy = [{accept}]") };
-    let config = format!(
-        r#"
-        [listener.front]
-        protocol = "tcp"
-        bind = "@front"
-        pool = "app"
-        {accept}
-        timeout = {{ header = "1s" }}
-        [pool.app]
-        backends = ["@app"]
-        {send}
-        health = {{ check = "off", passive = "off" }}
-        "#
-    );
-    Setup::of(&config).with("app", backend).start()
+    let listener = format!("{accept}\ntimeout = {{ header = \"1s\" }}");
+    Setup::of(&front(&listener, &format!("{send}\n{NO_HEALTH}"))).with("app", backend).start()
 }
 
 const LOOPBACK: &str = "\"127.0.0.0/8\"";
@@ -37,22 +28,12 @@ fn version_2(command: u8, family: u8, payload: &[u8]) -> Vec<u8> {
 /// 198.51.100.7:4711 to 203.0.113.9:443.
 const ADDRESSES_V4: [u8; 12] = [198, 51, 100, 7, 203, 0, 113, 9, 0x12, 0x67, 0x01, 0xbb];
 
-/// What a backend behind an HTTP listener learns of the client.
-fn http(accept: &str) -> (Weir, Backend) {
+/// An HTTP listener that accepts headers from these peers, with these lines more, and a backend behind it that
+/// notes what it learns of the client.
+fn http(accept: &str, more: &str) -> (Weir, Backend) {
     let backend = Backend::saying("ok");
-    let config = format!(
-        r#"
-        [listener.front]
-        bind = "@front"
-        pool = "app"
-        accept_proxy = [{accept}]
-        timeout = {{ header = "1s" }}
-        [pool.app]
-        backends = ["@app"]
-        health = {{ check = "off" }}
-        "#
-    );
-    (Setup::of(&config).with("app", backend.address()).start(), backend)
+    let listener = format!("accept_proxy = [{accept}]\ntimeout = {{ header = \"1s\" }}\n{more}");
+    (Setup::of(&one_pool(&listener, NO_PROBES)).with("app", backend.address()).start(), backend)
 }
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
@@ -65,7 +46,7 @@ fn the_client_named_by_a_required_header_is_the_client() {
         &[0x12, 0x67, 0x01, 0xbb],
     ]
     .concat();
-    let (weir, backend) = http(LOOPBACK);
+    let (weir, backend) = http(LOOPBACK, "");
     for (name, header, expected) in [
         ("v1 over IPv4", b"PROXY TCP4 198.51.100.7 203.0.113.9 4711 443\r\n".to_vec(), "198.51.100.7"),
         ("v1 over IPv6", b"PROXY TCP6 2001:db8::7 2001:db8::9 4711 443\r\n".to_vec(), "2001:db8::7"),
@@ -80,7 +61,7 @@ fn the_client_named_by_a_required_header_is_the_client() {
             "198.51.100.7",
         ),
     ] {
-        let mut client = weir.client("front");
+        let mut client = weir.client("web");
         client.sends([&header[..], GET].concat());
         assert_eq!(client.receives_response().status, 200, "{name}");
         let fields = backend.requests().pop().expect("a request").fields;
@@ -90,11 +71,11 @@ fn the_client_named_by_a_required_header_is_the_client() {
 
 #[test]
 fn a_header_split_over_packets_is_the_same_header() {
-    let (weir, backend) = http(LOOPBACK);
+    let (weir, backend) = http(LOOPBACK, "");
     for header in
         [b"PROXY TCP4 198.51.100.7 203.0.113.9 4711 443\r\n".to_vec(), version_2(1, 0x11, &ADDRESSES_V4)]
     {
-        let mut client = weir.client("front");
+        let mut client = weir.client("web");
         client.sends_byte_by_byte(&header);
         client.sends_byte_by_byte(GET);
         client.receives_status(200);
@@ -177,9 +158,9 @@ fn a_header_that_never_ends_is_given_up_in_time() {
 /// Such a client was counted as refused by tcp listeners, and as nothing by those of http.
 #[test]
 fn a_header_that_never_ends_counts_as_late_before_http_too() {
-    let (weir, backend) = http(LOOPBACK);
+    let (weir, backend) = http(LOOPBACK, "");
     for start in ["PROXY TCP4 198.5", ""] {
-        let mut client = weir.client("front");
+        let mut client = weir.client("web");
         client.sends(start);
         client.receives_close();
     }
@@ -190,16 +171,16 @@ fn a_header_that_never_ends_counts_as_late_before_http_too() {
 #[test]
 fn nobody_else_may_send_a_header() {
     // Spoofing: a peer outside `accept_proxy` sends one; its bytes are its request, and a bad one.
-    let (weir, backend) = http("\"198.51.100.0/24\"");
+    let (weir, backend) = http("\"198.51.100.0/24\"", "");
     for header in
         [b"PROXY TCP4 10.0.0.1 203.0.113.9 4711 443\r\n".to_vec(), version_2(1, 0x11, &ADDRESSES_V4)]
     {
-        let mut client = weir.client("front");
+        let mut client = weir.client("web");
         client.sends([&header[..], GET].concat());
         client.receives_status(400);
     }
     assert_eq!(backend.served(), 0);
-    let mut client = weir.client("front");
+    let mut client = weir.client("web");
     client.sends(GET);
     client.receives_status(200);
     assert_eq!(backend.requests()[0].fields.all("x-forwarded-for"), ["127.0.0.1"]);
@@ -208,21 +189,8 @@ fn nobody_else_may_send_a_header() {
 #[test]
 fn trust_goes_by_the_address_a_header_names_and_not_by_the_balancer_that_sent_it() {
     let forwarded_for = |trusted: &str| {
-        let backend = Backend::saying("ok");
-        let config = format!(
-            r#"
-            [listener.front]
-            bind = "@front"
-            pool = "app"
-            accept_proxy = [{LOOPBACK}]
-            trusted_proxies = ["{trusted}"]
-            [pool.app]
-            backends = ["@app"]
-            health = {{ check = "off" }}
-            "#
-        );
-        let weir = Setup::of(&config).with("app", backend.address()).start();
-        let mut client = weir.client("front");
+        let (weir, backend) = http(LOOPBACK, &format!("trusted_proxies = [\"{trusted}\"]"));
+        let mut client = weir.client("web");
         client.sends(
             "PROXY TCP4 203.0.113.7 10.0.0.1 5555 80\r\n\
              GET / HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 198.51.100.9\r\n\r\n",
@@ -342,17 +310,13 @@ fn a_client_named_by_a_header_is_passed_on_and_its_tlvs_are_not() {
 #[test]
 fn a_backend_of_http_is_told_before_the_first_request_of_each_connection() {
     let backend = ScriptedBackend::start();
-    let weir = Setup::of(
+    let weir = Setup::of(&one_pool(
+        "",
         r#"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
-        [pool.app]
-        backends = ["@app"]
         send_proxy = "v1"
         health = { check = "off" }
         "#,
-    )
+    ))
     .with("app", backend.address())
     .start();
     // Two clients: a connection that was opened in the name of one must not carry a request of the other.

@@ -5,23 +5,14 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use weir_tests::dialogue::{
-    Broken, ScriptedBackend, Setup, Unreachable, Weir, Wire, fingerprint, free_address, pattern, until,
+    Broken, NO_HEALTH, ScriptedBackend, Setup, Unreachable, Weir, Wire, fingerprint, free_address, pattern,
+    until,
 };
 
+use super::front;
+
 fn relay(backend: impl ToString, more: &str) -> Weir {
-    let config = format!(
-        r#"
-        [listener.front]
-        protocol = "tcp"
-        bind = "@front"
-        pool = "app"
-        {more}
-        [pool.app]
-        backends = ["@app"]
-        health = {{ check = "off", passive = "off" }}
-        "#
-    );
-    Setup::of(&config).with("app", backend).start()
+    Setup::of(&front(more, NO_HEALTH)).with("app", backend).start()
 }
 
 #[test]
