@@ -55,22 +55,11 @@ impl Rig {
 
     /// A client that has received the greeting. Its login is confirmed if the password is `right`.
     async fn client(&self, right: &'static str) -> (Client, JoinHandle<Outcome>) {
-        let accepting = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let socket = TcpStream::connect(accepting.local_addr().unwrap()).await.unwrap();
-        let stream = Stream::plain(accepting.accept().await.unwrap().0);
+        let (socket, stream) = connection().await;
         let (worker, listener, asked) = (self.worker.clone(), self.listener.clone(), self.asked.clone());
         let session = tokio::task::spawn_local(async move {
-            let waker = std::future::poll_fn(|context| Poll::Ready(context.waker().clone())).await;
-            let deadline = worker.deadlines.register(waker);
-            let terms = LoginTerms {
-                worker: &worker,
-                listener: &listener,
-                pool: &listener.pools[0],
-                deadline: &deadline,
-                client: "192.0.2.7".parse().unwrap(),
-                offers: Capabilities::NONE,
-                report: &RefCell::default(),
-            };
+            let login = LoginUnderTest::begin(worker, listener).await;
+            let (terms, listener) = (login.terms(), &login.listener);
             let confirm = async |candidate: &Candidate, _: &mut Stream| {
                 let Account { user, password, .. } = &*candidate.account;
                 let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
@@ -96,14 +85,7 @@ impl Rig {
             };
             Ok(String::from_utf8(client.candidate.account.user.to_vec()).unwrap())
         });
-        let mut client = Client {
-            socket,
-            tls: None,
-            received: Vec::new(),
-            sequence: 0,
-            nonce: [0; 20],
-            greeting: Vec::new(),
-        };
+        let mut client = Client::over(socket);
         client.greeting = client.hear().await;
         let greeting = ServerGreeting::parse(&client.greeting).unwrap();
         assert_eq!((greeting.connection_id, greeting.plugin), (0x8000_0007, CACHING_SHA2_PASSWORD));
@@ -121,6 +103,36 @@ impl Rig {
     }
 }
 
+/// A client's socket, and the stream at our end of it.
+async fn connection() -> (TcpStream, Stream) {
+    let accepting = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let socket = TcpStream::connect(accepting.local_addr().unwrap()).await.unwrap();
+    (socket, Stream::plain(accepting.accept().await.unwrap().0))
+}
+
+/// What a login needs of the task that it runs in.
+struct LoginUnderTest {
+    worker: Rc<Worker>,
+    listener: Rc<WorkerListener>,
+    deadline: Deadline,
+    report: RefCell<Report>,
+}
+
+impl LoginUnderTest {
+    /// Its deadline wakes the task that calls this.
+    async fn begin(worker: Rc<Worker>, listener: Rc<WorkerListener>) -> LoginUnderTest {
+        let waker = std::future::poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+        let deadline = worker.deadlines.register(waker);
+        LoginUnderTest { worker, listener, deadline, report: RefCell::default() }
+    }
+
+    fn terms(&self) -> LoginTerms<'_> {
+        let LoginUnderTest { worker, listener, deadline, report } = self;
+        let (pool, client) = (&listener.pools[0], "192.0.2.7".parse().unwrap());
+        LoginTerms { worker, listener, pool, deadline, client, offers: Capabilities::NONE, report }
+    }
+}
+
 struct Client {
     socket: TcpStream,
     tls: Option<rustls::ClientConnection>,
@@ -131,6 +143,10 @@ struct Client {
 }
 
 impl Client {
+    fn over(socket: TcpStream) -> Client {
+        Client { socket, tls: None, received: Vec::new(), sequence: 0, nonce: [0; 20], greeting: Vec::new() }
+    }
+
     /// The payload of the next packet; empty if the connection ends.
     async fn hear(&mut self) -> Vec<u8> {
         loop {
@@ -532,24 +548,13 @@ async fn the_greeting_has_the_servers_version_and_promises_what_they_can_do() {
 #[tokio::test(flavor = "local")]
 async fn a_client_in_session_proves_another_account_to_a_new_nonce() {
     let rig = Rig::new("max_connections_per_account = 1", "");
-    let accepting = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let socket = TcpStream::connect(accepting.local_addr().unwrap()).await.unwrap();
-    let mut stream = Stream::plain(accepting.accept().await.unwrap().0);
+    let (socket, mut stream) = connection().await;
     let (worker, listener) = (rig.worker.clone(), rig.listener.clone());
     let store = &rig.listener.pools[0].shared.accounts;
     store.keep(b"other", &Password::new(b"word").unwrap(), 9, clock::now());
     let session = tokio::task::spawn_local(async move {
-        let waker = std::future::poll_fn(|context| Poll::Ready(context.waker().clone())).await;
-        let deadline = worker.deadlines.register(waker);
-        let terms = LoginTerms {
-            worker: &worker,
-            listener: &listener,
-            pool: &listener.pools[0],
-            deadline: &deadline,
-            client: "192.0.2.7".parse().unwrap(),
-            offers: Capabilities::NONE,
-            report: &RefCell::default(),
-        };
+        let login = LoginUnderTest::begin(worker, listener).await;
+        let (terms, listener) = (login.terms(), &login.listener);
         let before = Candidate {
             account: Rc::new(Account::new(b"app", Password::new(b"sesame").unwrap())),
             capabilities: Capabilities::SPOKEN,
@@ -582,8 +587,7 @@ async fn a_client_in_session_proves_another_account_to_a_new_nonce() {
         assert!(listener.shared.count_account(b"other").is_err(), "it is a session of that account now");
         Ok::<_, &str>(first.is_some())
     });
-    let mut client =
-        Client { socket, tls: None, received: Vec::new(), sequence: 1, nonce: [0; 20], greeting: Vec::new() };
+    let mut client = Client { sequence: 1, ..Client::over(socket) };
     assert_eq!(client.hear_switch().await, CACHING_SHA2_PASSWORD);
     client.say(&client.proof(b"word")).await;
     assert_eq!(client.hear().await, b"\x01\x03");

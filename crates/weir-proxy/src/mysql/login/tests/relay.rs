@@ -24,34 +24,16 @@ impl Rig {
     /// A client that has received the greeting and logs in with the server; the task returns what the server
     /// has sent.
     async fn relayed(&self) -> (Client, JoinHandle<Result<Vec<u8>, End>>) {
-        let accepting = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let socket = TcpStream::connect(accepting.local_addr().unwrap()).await.unwrap();
-        let stream = Stream::plain(accepting.accept().await.unwrap().0);
+        let (socket, stream) = connection().await;
         let (worker, listener) = (self.worker.clone(), self.listener.clone());
         let session = tokio::task::spawn_local(async move {
-            let waker = std::future::poll_fn(|context| Poll::Ready(context.waker().clone())).await;
-            let deadline = worker.deadlines.register(waker);
-            let terms = LoginTerms {
-                worker: &worker,
-                listener: &listener,
-                pool: &listener.pools[0],
-                deadline: &deadline,
-                client: "192.0.2.7".parse().unwrap(),
-                offers: Capabilities::NONE,
-                report: &RefCell::default(),
-            };
+            let login = LoginUnderTest::begin(worker, listener).await;
+            let (terms, listener) = (login.terms(), &login.listener);
             let undecided = hear(&terms, stream, None, 0x8000_0007).await?;
             let (_, _, ok) = settles(undecided, &chosen(&listener.pools[0])).await?;
             Ok(ok.to_vec())
         });
-        let mut client = Client {
-            socket,
-            tls: None,
-            received: Vec::new(),
-            sequence: 0,
-            nonce: [0; 20],
-            greeting: Vec::new(),
-        };
+        let mut client = Client::over(socket);
         client.nonce = ServerGreeting::parse(&client.hear().await).unwrap().nonce().unwrap();
         (client, session)
     }
