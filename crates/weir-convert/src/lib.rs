@@ -1,8 +1,9 @@
 //! Converts another program's configuration into a `weir.toml`.
 //!
 //! Each directive gets a verdict. The converted file is for a person to read: comments beside it say what
-//! could not be converted exactly. It is not checked here; [`weir_config::check_text`] checks it like any
-//! other. This crate never opens a file.
+//! could not be converted exactly. [`weir_config::check_text`] checks it like any other, which is the caller's
+//! work; the converter of nginx asks it about single routes, to say in the verdict what Weir does not accept.
+//! This crate never opens a file.
 //!
 //! Start reading at [`convert`]. Each program has a module of its own.
 #![forbid(unsafe_code)]
@@ -10,6 +11,7 @@
 mod arc2;
 mod haproxy;
 mod mysqlrouter;
+mod nginx;
 mod paths;
 mod verdicts;
 mod write;
@@ -201,21 +203,13 @@ pub fn convert_with(text: &str, files: &dyn SourceFiles) -> Result<Converted, No
     if haproxy::looks_like(text) {
         return haproxy::convert(text, files);
     }
-    let refused = |program: &str, page: &str| {
-        let message = format!("this looks like a configuration of {program}, which is not converted yet");
-        Err(NotConverted {
-            message,
-            hint: format!("the guide has a page for those who come from there: {page}"),
-        })
-    };
-    let first_words = || text.lines().filter_map(|line| line.split_whitespace().next());
-    if text.contains("server {") || first_words().any(|word| matches!(word, "upstream" | "http")) {
-        return refused("nginx", "docs/guide/from-nginx.md");
+    if nginx::looks_like(text) {
+        return nginx::convert(text, files);
     }
     let message = "this is no configuration that can be converted".to_owned();
     Err(NotConverted {
         message,
-        hint: "expected one of ARC2 Proxy, a TOML file with `[[proxy_rules]]`, of HAProxy, with `frontend NAME`, or of MySQL Router, with `[routing:NAME]`"
+        hint: "expected one of ARC2 Proxy, a TOML file with `[[proxy_rules]]`, of HAProxy, with `frontend NAME`, of nginx, with `server { … }`, or of MySQL Router, with `[routing:NAME]`"
             .to_owned(),
     })
 }
@@ -226,8 +220,6 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_refused_with_a_way_on() {
-        let nginx = convert("http {\n  server {\n    listen 80;\n  }\n}\n").unwrap_err();
-        assert!(nginx.to_string().contains("nginx") && nginx.hint.contains("from-nginx.md"), "{nginx}");
         let other = convert("hello").unwrap_err();
         assert!(other.hint.contains("proxy_rules"), "{other}");
     }

@@ -2,6 +2,7 @@
 
 mod haproxy;
 mod mysqlrouter;
+mod nginx;
 
 use weir_tests::dialogue::{Backend, PATIENCE, Setup, Weir, Wire, free_address, run_tool, weir_binary};
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::process::{Child, Stdio};
 
 use super::*;
-use weir_tests::dialogue::{After, Backend, Weir, until};
+use weir_tests::dialogue::{After, Backend, Weir, until, weir_binary};
 
 const PAGE: &str = include_str!("../../../docs/guide/site-from-nginx.md");
 
@@ -90,6 +90,16 @@ fn live() -> Backend {
     })
 }
 
+/// Where things are, in the file for nginx.
+fn nginx_pairs(behind: &Behind, plain: SocketAddr, secure: SocketAddr) -> Vec<(&'static str, String)> {
+    let mut pairs = behind.places().to_vec();
+    pairs.push(("listen 80;", format!("listen {plain};")));
+    pairs.push(("listen 443 ", format!("listen {secure} ")));
+    pairs.push(("/var/log/nginx/shop.log", behind.authority.path("shop.log")));
+    pairs.push(("/etc/nginx/", behind.authority.path("")));
+    pairs
+}
+
 /// A balancer with the site.
 struct Site {
     plain: SocketAddr,
@@ -105,12 +115,7 @@ impl Site {
         let behind = Behind::start();
         let (plain, secure) = (free_address(), free_address());
         let log = behind.authority.path("shop.log");
-        let mut pairs = behind.places().to_vec();
-        pairs.push(("listen 80;", format!("listen {plain};")));
-        pairs.push(("listen 443 ", format!("listen {secure} ")));
-        pairs.push(("/var/log/nginx/shop.log", log.clone()));
-        pairs.push(("/etc/nginx/", behind.authority.path("")));
-        let page = replaced(block(PAGE, "nginx"), &pairs);
+        let page = replaced(block(PAGE, "nginx"), &nginx_pairs(&behind, plain, secure));
         let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .map(|of| format!("{of}_temp_path {};\n", behind.authority.path(of)))
             .concat();
@@ -139,6 +144,23 @@ impl Site {
         let weir = behind.authority.setup(&replaced(block(PAGE, "toml"), &pairs)).start();
         let (plain, secure) = (weir.address("plain"), weir.address("secure"));
         let log = behind.authority.path("shop.log");
+        Site { plain, secure, log, behind, nginx: None, weir: Some(weir) }
+    }
+
+    /// Weir with what `weir convert` makes of the file for nginx.
+    fn by_converted() -> Site {
+        let behind = Behind::start();
+        let (plain, secure) = (free_address(), free_address());
+        let log = behind.authority.path("shop.log");
+        let page = replaced(block(PAGE, "nginx"), &nginx_pairs(&behind, plain, secure));
+        let file = behind.authority.path("nginx.conf");
+        std::fs::write(&file, format!("http {{\n{page}\n}}\n")).expect("written");
+        let finished = run_tool(&weir_binary(), &["convert", &file], b"", PATIENCE);
+        let converted = finished.succeeded();
+        for unexpected in finished.stderr.lines().filter(|line| line.starts_with("unsupported")) {
+            panic!("{unexpected}\n{}", finished.stderr);
+        }
+        let weir = behind.authority.setup(converted).start();
         Site { plain, secure, log, behind, nginx: None, weir: Some(weir) }
     }
 
@@ -316,6 +338,12 @@ impl Site {
     }
 
     fn does_what_the_page_says(&self) {
+        self.does_most_of_what_the_page_says();
+        self.has_people_sign_in_before_the_admin_pages();
+    }
+
+    /// All but how people are led to sign in.
+    fn does_most_of_what_the_page_says(&self) {
         self.leads_everybody_to_its_name_over_tls();
         self.tells_the_app_who_asks();
         self.shows_its_page_for_errors_of_the_app_but_not_for_what_it_misses();
@@ -323,7 +351,6 @@ impl Site {
         self.serves_others_while_one_uploads_slowly();
         self.opens_web_sockets();
         self.keeps_staging_behind_a_password();
-        self.has_people_sign_in_before_the_admin_pages();
         self.slows_down_who_tries_passwords();
         self.logs_in_the_format();
     }
@@ -354,6 +381,27 @@ fn weir_does_the_same() {
         let text = explained(path);
         assert!(text.contains(said), "{said}\n{text}");
     }
+}
+
+#[test]
+fn weir_does_the_same_with_the_converted_file() {
+    let site = Site::by_converted();
+    site.does_most_of_what_the_page_says();
+    for path in ["/admin/x?y=1", "/%61dmin/x", "/x/../admin/x", "/staging/../admin/x"] {
+        let answer = site.asks(&["--user", "ann:wrong", "--header", "x-auth-request-user: root"], path);
+        assert_eq!(answer.status(), "401", "{path}: {}", answer.0);
+        let answer = site.asks(&["--header", "accept: text/html"], path);
+        assert_eq!((answer.status(), answer.one("location")), ("302", "/oauth2/sign_in"), "{path}");
+    }
+    let jar = site.behind.authority.path("jar");
+    let form = "username=ann&password=secret&rd=/admin/x?y=1";
+    let answer = site.asks(&["--data", form, "--cookie-jar", &jar], "/oauth2/sign_in");
+    assert_eq!((answer.status(), answer.one("location")), ("302", "/admin/x?y=1"));
+    let answer = site.asks(&["--cookie", &jar, "--header", "x-auth-request-user: root"], "/admin/x?y=1");
+    answer.says(r#""path": "/admin/x", "query": "y=1""#);
+    answer.says(r#""x-auth-request-user": "ann""#);
+    let answer = site.asks(&["--cookie", "_oauth2_proxy=forged"], "/admin/x");
+    assert_eq!(answer.status(), "401");
 }
 
 #[test]
