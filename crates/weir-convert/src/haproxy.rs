@@ -1,10 +1,10 @@
 //! HAProxy's configuration.
 //!
 //! A `frontend` becomes a listener for each way in which it accepts clients (TLS or not), a `backend` a pool.
-//! Rules are followed one after the other in HAProxy; here they become routes of which the first that matches
-//! holds ([`routes`]). Each line gets one verdict, the worst of all that is said of it ([`ledger`]): a line of
-//! `defaults` is looked at by every proxy that takes it over. A rule whose condition can't be asked by a route
-//! is never followed without it.
+//! Rules are followed one after the other in HAProxy; here they become routes of which the first that
+//! matches holds ([`routes`]). Each line gets one verdict, the worst of all that is said of it ([`ledger`]),
+//! because a line of `defaults` is looked at by every proxy that takes it over. A rule whose condition can't
+//! be asked by a route is never followed without it.
 //!
 //! Start reading at [`convert`]. Sources: HAProxy's configuration manual, versions 2.6 to 3.0.
 
@@ -68,7 +68,16 @@ pub(super) fn convert(text: &str, source: &dyn SourceFiles) -> Result<Converted,
     }
     let globals = Globals::of(&sections, source.new_folder(), &mut ledger);
     let mut site = Site::new(&sections, &proxies, &globals, source, ledger);
-    let listeners = site.read();
+    let tables = site.read();
+    if !tables.contains("[listener.") {
+        let lost = site.ledger.first_unsupported();
+        return Err(NotConverted {
+            message: "no `frontend` and no `listen` of this file becomes a listener".to_owned(),
+            hint: lost.unwrap_or_else(|| {
+                "Weir accepts nobody without one: convert it with the file that has it".to_owned()
+            }),
+        });
+    }
     let mut body = String::new();
     globals.write(&mut body);
     if let Some(bind) = &site.admin {
@@ -78,7 +87,7 @@ pub(super) fn convert(text: &str, source: &dyn SourceFiles) -> Result<Converted,
     globals::resolvers(&sections, &mut body, &mut site.ledger);
     globals::cache(&sections, &mut body, &mut site.ledger);
     site.maps.write(&mut body);
-    body.push_str(&listeners);
+    body.push_str(&tables);
     let used: Vec<String> = site.lists();
     globals::others(&sections, &used, &globals.folder, &mut site.ledger);
     site.judge();

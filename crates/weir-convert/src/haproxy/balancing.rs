@@ -2,7 +2,7 @@
 
 use super::ledger::Ledger;
 use super::maps::Maps;
-use super::output::{Keys, inline, said};
+use super::output::{Keys, inline, is_token, said};
 use super::proxies::Proxy;
 use super::samples::{Sample, variable};
 use super::sections::Line;
@@ -12,7 +12,10 @@ use super::times::duration;
 /// Says the keys of a pool.
 pub fn say(proxy: &Proxy<'_>, servers: &[Server], maps: &mut Maps, keys: &mut Keys, ledger: &mut Ledger) {
     if let Some(line) = proxy.last(&["balance"]) {
-        match algorithm(line, maps) {
+        match algorithm(line, maps).and_then(|chosen| match chosen {
+            ("hash", ..) if proxy.is_tcp => Err("connections have no request to be hashed".to_owned()),
+            chosen => Ok(chosen),
+        }) {
             Ok((balance, key, note)) => {
                 // What is the default need not be said.
                 if balance != "round-robin" {
@@ -53,7 +56,7 @@ pub fn say(proxy: &Proxy<'_>, servers: &[Server], maps: &mut Maps, keys: &mut Ke
     }
     sticky(proxy, servers, keys, ledger);
     for line in proxy.lines_of("stick") {
-        stick(line, maps, keys, ledger);
+        stick(line, proxy.is_tcp, maps, keys, ledger);
     }
 }
 
@@ -86,7 +89,7 @@ fn algorithm(line: &Line, maps: &mut Maps) -> Result<Chosen, String> {
         }
         "url_param" => ("hash", Some(format!("$query.{}", line.word(2))), other()),
         "hdr" if argument.eq_ignore_ascii_case("host") => ("hash", Some("$host".to_owned()), other()),
-        "hdr" if !argument.is_empty() => {
+        "hdr" if is_token(argument) => {
             ("hash", Some(format!("header:{}", argument.to_ascii_lowercase())), other())
         }
         "hash" => {
@@ -107,6 +110,9 @@ fn sticky(proxy: &Proxy<'_>, servers: &[Server], keys: &mut Keys, ledger: &mut L
         return;
     }
     let mut name = line.word(1).to_owned();
+    if !is_token(&name) {
+        return ledger.unsupported(line.number, "it names no cookie: clients do not stay with their server");
+    }
     let mut sticky = Keys::default();
     let mut notes = vec![
         "the value is sealed, and is no server's name; the cookie has `HttpOnly` and `SameSite=Lax`"
@@ -172,7 +178,7 @@ fn sticky(proxy: &Proxy<'_>, servers: &[Server], keys: &mut Keys, ledger: &mut L
     }
 }
 
-fn stick(line: &Line, maps: &mut Maps, keys: &mut Keys, ledger: &mut Ledger) {
+fn stick(line: &Line, is_tcp: bool, maps: &mut Maps, keys: &mut Keys, ledger: &mut Ledger) {
     let (on, by) = (line.word(1), line.word(2));
     if !matches!(on, "on" | "match" | "store-request") {
         ledger.unsupported(
@@ -195,6 +201,9 @@ fn stick(line: &Line, maps: &mut Maps, keys: &mut Keys, ledger: &mut Ledger) {
     });
     let (balance, key) = match key {
         Ok(None) => ("source", None),
+        Ok(Some(_)) if is_tcp => {
+            return ledger.unsupported(line.number, "connections have no request to be known again by");
+        }
         Ok(Some(key)) => ("hash", Some(key)),
         Err(why) => {
             return ledger

@@ -1,6 +1,6 @@
 //! Changes of header fields, in the order in which rules make them.
 
-use super::output::{Keys, inline, said, said_all};
+use super::output::{Keys, inline, is_token, said, said_all};
 
 /// Which message is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,8 +76,7 @@ const SINGLE: &[&str] = &[
 /// What a change becomes. `Err` says why Weir does not make it.
 pub fn outcome(side: Side, name: &str, act: Act) -> Result<Outcome, String> {
     let name = name.to_ascii_lowercase();
-    let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    if name.is_empty() || !name.bytes().all(token) {
+    if !is_token(&name) {
         return Err(format!("`{name}` is no name of a field"));
     }
     let act = match act {

@@ -63,6 +63,15 @@ impl Ledger {
         self.lines.get(&line).is_some_and(|judgement| judgement.verdict.is_some())
     }
 
+    /// The first line that is unsupported, and why.
+    pub fn first_unsupported(&self) -> Option<String> {
+        self.lines.iter().find_map(|(line, judgement)| {
+            let worst =
+                judgement.notes.iter().find(|(verdict, _)| *verdict == DirectiveVerdict::Unsupported)?;
+            Some(format!("line {line}, {}: {}", judgement.name, worst.1))
+        })
+    }
+
     /// Everything, and `unsupported` for what nobody has said anything about.
     pub fn into_verdicts(self) -> Verdicts {
         let mut verdicts = Verdicts::default();

@@ -124,7 +124,7 @@ fn target(line: &Line, ledger: &mut Ledger) -> Option<Keys> {
         }
         _ => match place(text) {
             Ok((Endpoint::Unix(path), _)) => format!("syslog:unix:{path}"),
-            Ok((Endpoint::Host(host, port), _)) => {
+            Ok((Endpoint::Host(host, port), _)) if !host.is_empty() => {
                 format!("syslog:udp:{}:{}", bracketed(&host), port.unwrap_or_else(|| "514".to_owned()))
             }
             _ => {

@@ -4,6 +4,7 @@ use super::asks::{Ask, Family, merged};
 use super::criteria::{Criterion, bounds};
 use super::maps::{Maps, kind_of};
 use super::networks::network;
+use super::output::is_token;
 use super::samples::Sample;
 use super::texts::{self, Texts};
 
@@ -122,7 +123,8 @@ pub fn test(criterion: &Criterion, maps: &mut Maps, is_tcp: bool) -> Result<Test
         "method" => {
             methods(&criterion.patterns).map(|methods| Test::asks(vec![Ask::Method(methods)], Vec::new()))
         }
-        "hdr" | "req.hdr" | "req.fhdr" if argument.is_empty() => Err("it names no header field".to_owned()),
+        "hdr" | "req.hdr" | "req.fhdr" if !is_token(argument) => Err("it names no header field".to_owned()),
+        "cook" | "req.cook" if !is_token(argument) => Err("it names no cookie".to_owned()),
         "hdr" | "req.hdr" | "req.fhdr" => header(criterion, &texts, name != "req.fhdr"),
         "cook" | "req.cook" => named(&texts, Family::Cookie, argument, Vec::new()),
         "url_param" | "urlp" => {

@@ -40,6 +40,12 @@ pub fn name_of(name: &str) -> String {
     }
 }
 
+/// Whether a text can be the name of a header field or a cookie (RFC 9110 section 5.6.2).
+pub fn is_token(text: &str) -> bool {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(is_token)
+}
+
 /// Keys of a table in the order in which they were said; each holds once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keys {

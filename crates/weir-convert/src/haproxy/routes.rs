@@ -40,6 +40,8 @@ pub enum End {
 pub struct Known<'k> {
     /// Backends by their names.
     pub backends: &'k BTreeMap<String, Behind>,
+    /// Whether TCP is relayed.
+    pub is_tcp: bool,
     /// Counters and their keys.
     pub tables: &'k Tables,
     /// Where the files of users are to be.
@@ -184,6 +186,9 @@ impl<'k> Routes<'k> {
                 self.answer(&super::answers::refusal(401), &spot.all, changes, line);
                 return over;
             }
+            (StepAct::Backend(name), []) if !self.known.backends.contains_key(name) => {
+                self.fail(line, format!("there is no backend `{name}` of this mode"));
+            }
             (StepAct::Backend(name), []) => {
                 self.under.push(line);
                 self.enter(name, &spot.all, changes.clone());
@@ -197,8 +202,7 @@ impl<'k> Routes<'k> {
                 self.fallback(line, of, name)
             }
             (StepAct::Mapped(map), []) => {
-                self.mapped(map, spot, changes);
-                return over;
+                return if self.mapped(map, spot, changes) { over } else { After::GoesOn };
             }
             (StepAct::Allow, []) => {
                 let from =
@@ -329,6 +333,9 @@ impl<'k> Routes<'k> {
 
     fn split(&mut self, spot: &Spot<'_>, name: &str, share: f64, changes: &mut Changes) {
         let line = spot.step.line;
+        if self.known.is_tcp {
+            return self.fail(line, "routes of tcp have no shares");
+        }
         let Some(pool) = self.pool_alone(line, name) else { return };
         self.note(
             line,
@@ -365,22 +372,24 @@ impl<'k> Routes<'k> {
         }
     }
 
-    fn mapped(&mut self, map: &str, spot: &Spot<'_>, changes: &Changes) {
+    /// Whether it leads anywhere.
+    fn mapped(&mut self, map: &str, spot: &Spot<'_>, changes: &Changes) -> bool {
         let line = spot.step.line;
         let others = |behind: &&Behind| behind.steps.is_empty();
         let all = self.known.backends.values();
         let pools: Vec<String> =
             all.clone().filter(others).filter_map(|behind| behind.pool.clone()).collect();
         if all.clone().any(|behind| !behind.steps.is_empty()) {
-            self.note(line, "backends with rules of their own are not among its pools");
+            self.fail(line, "backends with rules of their own are not among its pools: what the map leads there goes to the default");
         }
         let default = match spot.end {
             End::Backend(Some(name)) => self.pool_alone(line, name),
             End::Pool(pool) => pool.clone(),
             End::Backend(None) => None,
         };
-        let (Some(default), false) = (default, pools.is_empty()) else {
-            return self.fail(line, "a map of pools needs a default backend beside it");
+        let (Some(default), false) = (default, pools.is_empty() || self.known.is_tcp) else {
+            self.fail(line, "a map of pools is for HTTP, and needs a default backend beside it");
+            return false;
         };
         let entries = vec![
             ("pool".to_owned(), said(&default)),
@@ -390,6 +399,7 @@ impl<'k> Routes<'k> {
             ),
         ];
         self.push(&spot.all, changes, entries, line);
+        true
     }
 
     fn answer(&mut self, answer: &Answer, all: &All, changes: &Changes, line: usize) {
@@ -415,15 +425,9 @@ impl<'k> Routes<'k> {
     /// Goes on to a backend, with its own rules.
     fn enter(&mut self, name: &str, at: &All, mut changes: Changes) {
         let known = self.known;
-        match known.backends.get(name) {
-            Some(behind) => {
-                changes.is_behind = true;
-                self.follow(&behind.steps, at, changes, &End::Pool(behind.pool.clone()));
-            }
-            None => {
-                let lines = self.under.clone();
-                lines.into_iter().for_each(|line| self.fail(line, format!("there is no backend `{name}`")));
-            }
+        if let Some(behind) = known.backends.get(name) {
+            changes.is_behind = true;
+            self.follow(&behind.steps, at, changes, &End::Pool(behind.pool.clone()));
         }
     }
 

@@ -271,6 +271,10 @@ impl Server {
         if !super::words::has_variable(&host) && !host.chars().all(is_host) {
             return Err(format!("`{host}` is no host"));
         }
+        let last = host.rsplit('.').next().unwrap_or_default();
+        if last.bytes().all(|byte| byte.is_ascii_digit()) && host.parse::<std::net::Ipv4Addr>().is_err() {
+            return Err(format!("`{host}` is no address"));
+        }
         let relative = given.as_deref().is_some_and(|port| port.starts_with(['+', '-']));
         match (given, port) {
             (Some(given), _) if super::words::has_variable(&given) => Ok(format!("{host}:{given}")),

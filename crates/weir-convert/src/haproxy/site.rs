@@ -191,14 +191,17 @@ impl<'s> Site<'s> {
         let mut body = String::new();
         let mut fallbacks = Vec::new();
         let mut names = BTreeSet::new();
+        let mut taken = BTreeSet::new();
         let mut has_nobody = false;
         for part in parts.iter().filter(|part| part.proxy.is_front()) {
             let backends = &backends[usize::from(part.proxy.is_tcp)];
-            let known = Known { backends, tables: &part.tables, folder: &self.globals.folder };
+            let is_tcp = part.proxy.is_tcp;
+            let known = Known { backends, is_tcp, tables: &part.tables, folder: &self.globals.folder };
             let end = self.end(part, backends);
             self.said_of_section(part);
             for group in &part.groups {
-                let mut listener = self.listener(part, group, &end, &known, (&of_backs, &mut names));
+                let Some(group) = self.untaken(part, group, &mut taken) else { continue };
+                let mut listener = self.listener(part, &group, &end, &known, (&of_backs, &mut names));
                 if part.proxy.is_tcp {
                     has_nobody |= only_pools(&mut listener.routes);
                 }
@@ -221,6 +224,20 @@ impl<'s> Site<'s> {
             );
         }
         body
+    }
+
+    /// The group without the addresses that another listener has; `None` if it has no other.
+    fn untaken(&mut self, part: &Part<'s>, group: &Group, taken: &mut BTreeSet<String>) -> Option<Group> {
+        let mut group = group.clone();
+        group.addresses.retain(|address| {
+            let is_free = taken.insert(address.clone());
+            if !is_free {
+                let note = format!("{address} is left out: another listener has it");
+                self.ledger.unsupported(part.proxy.section.number, note);
+            }
+            is_free
+        });
+        (!group.addresses.is_empty()).then_some(group)
     }
 
     /// One listener of a proxy.

@@ -300,5 +300,11 @@ fn is_host(name: &str) -> bool {
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
-    !name.is_empty() && name.len() < 254 && name.split('.').all(label)
+    // What ends in a number is an address, or nothing.
+    let ends_in_number =
+        name.rsplit('.').next().is_some_and(|label| label.bytes().all(|byte| byte.is_ascii_digit()));
+    !name.is_empty()
+        && name.len() < 254
+        && name.split('.').all(label)
+        && (!ends_in_number || name.parse::<std::net::Ipv4Addr>().is_ok())
 }

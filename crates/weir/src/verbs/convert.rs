@@ -75,7 +75,8 @@ fn check(written: &str) -> Result<(), Exit> {
 }
 
 /// The text with what it takes from elsewhere filled in: environment variables, and a network in the place of
-/// each list of networks in a file. Says also whether there are variables. `Err` names those that are not set.
+/// each list of networks in a file. Says also whether there are variables. `Err` names those that are not
+/// set.
 fn filled_in(text: &str) -> Result<(String, bool), Vec<String>> {
     let mut filled = String::with_capacity(text.len());
     let mut missing = Vec::new();

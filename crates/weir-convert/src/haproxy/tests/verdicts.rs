@@ -50,6 +50,13 @@ fn a_file_without_a_proxy_is_nothing_to_convert() {
         let problem = convert(text, &NoFiles).expect_err(text);
         assert!(problem.message.contains("no `frontend`"), "{problem}");
     }
+    for (text, told) in [
+        ("backend a\n server a 10.0.0.1:80\n", "convert it with the file that has it"),
+        ("frontend a\n bind fd@4\n", "line 1, frontend a: no listener"),
+    ] {
+        let problem = convert(text, &NoFiles).expect_err(text);
+        assert!(problem.to_string().contains(told), "{problem}");
+    }
 }
 
 /// Files that are there.
