@@ -192,6 +192,13 @@ fn reason(error: &io::Error) -> Handshake {
     }
 }
 
+/// Whether the handshake failed because the other side speaks none of the protocols that were offered (RFC
+/// 7301 section 3.2).
+pub fn speaks_none_of_them(error: &io::Error) -> bool {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+    matches!(inner, Some(Error::AlertReceived(AlertDescription::NoApplicationProtocol)))
+}
+
 /// A readable description of what is wrong with a backend's TLS.
 pub fn describe(error: &io::Error) -> String {
     let Some(inner) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) else {

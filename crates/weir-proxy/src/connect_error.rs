@@ -20,8 +20,9 @@ pub enum ConnectError {
     Source { backend: At, client: Option<IpAddr>, source: io::Error },
     /// It did not accept within `timeout.connect`.
     TimedOut { backend: At },
-    /// It accepted, but the TLS handshake failed.
-    Tls { backend: At, reason: String },
+    /// It accepted, but the TLS handshake failed. `speaks_none` if it speaks none of the protocols that were
+    /// offered (ALPN).
+    Tls { backend: At, reason: String, speaks_none: bool },
     /// It has as many open connections as allowed, and none of them is idle.
     Full { backend: String },
     /// This process has no descriptor left: not the backend's fault.
@@ -97,7 +98,7 @@ impl std::fmt::Display for ConnectError {
                 write!(out, "backend {backend} has `max_connections` open, and none is idle")
             }
             ConnectError::Declined => write!(out, "the backend took no further request on its connection"),
-            ConnectError::Tls { backend, reason } => {
+            ConnectError::Tls { backend, reason, .. } => {
                 write!(out, "backend {backend} could not be spoken TLS with: {reason}")
             }
             ConnectError::OutOfPorts { backend } => {

@@ -194,7 +194,8 @@ impl WorkerBackend {
             }
             Err(error) => {
                 self.cells().tls_failures.increment();
-                Err(ConnectError::Tls { backend, reason: handshake::describe(&error) })
+                let speaks_none = handshake::speaks_none_of_them(&error);
+                Err(ConnectError::Tls { backend, reason: handshake::describe(&error), speaks_none })
             }
         }
     }
@@ -311,7 +312,7 @@ impl WorkerBackend {
                 quic.close(0, "");
                 self.cells().connect_failures.increment();
                 match failed {
-                    Some(Err(why)) => Err(ConnectError::Tls { backend: at, reason: why }),
+                    Some(Err(why)) => Err(ConnectError::Tls { backend: at, reason: why, speaks_none: false }),
                     _ => Err(ConnectError::TimedOut { backend: at }),
                 }
             }

@@ -55,8 +55,8 @@ pub enum Failure {
     QueueTimeout,
     /// No connection could be made.
     Connect(ConnectError),
-    /// The backend speaks HTTP/2 but does not support extended CONNECT (RFC 8441 §3), which the request
-    /// needs.
+    /// The request needs a tunnel, and the backend speaks HTTP/2 without extended CONNECT (RFC 8441 §3), or
+    /// does not speak HTTP/1.1.
     NoTunnel,
     /// The backend closed without a byte of response; with who was waited for then.
     Empty(Awaited),

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use weir_config::NEVER;
+use weir_config::{NEVER, PoolProtocol};
 use weir_http::h1::connection::Busy;
 use weir_http::h3::Code;
 use weir_io::clock;
@@ -82,8 +82,30 @@ pub fn take_idle(chosen: &Chosen, now: Duration, max_idle: Option<Duration>) -> 
 impl Opener<'_> {
     /// Opens a new connection.
     pub async fn open(&mut self) -> Result<(Busy<Connection>, bool), Failure> {
-        let connection = Box::pin(self.connect(Offer::Usual, clock::now())).await?;
+        let connection = Box::pin(self.connect(Offer::Usual, clock::now())).await;
+        let connection = connection.map_err(|failure| self.for_tunnel(failure))?;
         Ok((Busy::first(Connection::of_wire(connection)), false))
+    }
+
+    /// The failure of a connection in HTTP/1.1. In pools whose backends choose, only tunnels need one, and a
+    /// backend that serves everything else may speak other versions alone, or not listen at TCP at all. That
+    /// is not its failure, and a client could use up the pool's retry budget by it (threat B20).
+    fn for_tunnel(&self, failure: Failure) -> Failure {
+        let is_h3 = self.forwarding.pool.shared.config.protocol == PoolProtocol::H3;
+        let is_over_quic = is_h3 && !self.chosen.backend().shared.picked.lacks_quic();
+        match failure {
+            Failure::Connect(ConnectError::Tls { speaks_none: true, .. })
+                if self.forwarding.pool.shared.config.protocol.lets_pick() =>
+            {
+                Failure::NoTunnel
+            }
+            Failure::Connect(ConnectError::Refused { .. } | ConnectError::TimedOut { .. })
+                if is_over_quic =>
+            {
+                Failure::NoTunnel
+            }
+            failure => failure,
+        }
     }
 
     /// Opens a stream on a connection that exchanges share, and sends the request's head.
