@@ -251,13 +251,12 @@ impl Session {
                 self.report.queue = Some(self.report.queue.unwrap_or_default() + queued);
                 self.now = clock::now();
             }
-            let chosen = got.map_err(|why| {
+            let Got { chosen, .. } = got.map_err(|why| {
                 if is_want_of_a_server(why) {
                     pool.cells().failed.increment();
                 }
                 self.killable.refusal().unwrap_or_else(|| Refusal::unavailable(why, name))
             })?;
-            let chosen = chosen.chosen;
             self.report.backend = Some(chosen.index);
             let unfit = match self.ready(&chosen, role, whose, found.take()).await {
                 Ok(server) => {

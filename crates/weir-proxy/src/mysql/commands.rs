@@ -21,13 +21,14 @@ use super::acquire::Whose;
 use super::confirm::Confirming;
 use super::failure::{self, Refusal};
 use super::fitting::CollationTold;
+use super::kill::KillGoes;
 use super::login::{self, Candidate, LoginTerms};
 use super::own::{self, Own};
-use super::read_your_writes::Written;
 use super::server::ConnectionKind;
 use super::session::{Incoming, Session, wanted_role};
 use super::statement::{Attempted, Losses, Running};
 use super::upload::Beginning;
+use super::written::Written;
 use crate::tcp::relay::{self, FirstBytes, Heard, Paces, Pair, Terms};
 
 /// How to handle the next statement after a transaction was lost.
@@ -117,6 +118,15 @@ impl Session {
             }
             ClientCommand::ResetConnection => Box::pin(self.reset(incoming)).await,
             other => Box::pin(self.run_other(incoming, other)).await,
+        }
+    }
+
+    /// Runs a KILL that names this connection id, as far as that is known here.
+    async fn run_kill(&mut self, running: Running<'_>, id: Option<u64>) -> Result<(), End> {
+        match self.aim_of(&running.verdict, id) {
+            KillGoes::Here(id, query_only) => self.kill(running.incoming, id, query_only).await,
+            KillGoes::ToServer => self.run_statement(running).await,
+            KillGoes::Nowhere(refusal) => self.refuse_command(&running.incoming, refusal).await,
         }
     }
 

@@ -27,7 +27,6 @@ use super::own::{self, Own, OwnAnswer};
 use super::prepared::ServerStatements;
 use super::server::{ConnectionKind, IdleServers, ServerConnection};
 use super::session::{Incoming, Session};
-use super::statement::Running;
 use super::unfit::Unfit;
 use crate::backends::{Chosen, ConnectError, ProxyHeader, WorkerBackend, WorkerPool};
 use crate::worker::Worker;
@@ -60,8 +59,8 @@ pub struct KillEntry {
     is_interrupted: AtomicBool,
     /// KILLs of the session that are being sent (count). Meanwhile no other session may get its connection.
     aimed_at: AtomicU32,
-    /// The attached connection as a [`Place`]; 0 while the session is not attached. One value, because a KILL
-    /// that saw the server of one connection with the number of the next would hit a stranger.
+    /// The attached connection as a [`ConnectionPlace`]; 0 while the session is not attached. One value,
+    /// because a KILL that saw the server of one connection with the number of the next would hit a stranger.
     place: AtomicU64,
     /// Whether the client was told the server's id of that connection (`CONNECTION_ID()`).
     is_told: AtomicBool,
@@ -69,15 +68,15 @@ pub struct KillEntry {
 
 /// A connection: its server, and the server's id of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct ConnectionPlace {
     /// See [`short_id`].
     server: u32,
     thread_id: u32,
 }
 
-impl Place {
-    fn of(bits: u64) -> Option<Place> {
-        let place = Place { server: (bits >> 32) as u32, thread_id: bits as u32 };
+impl ConnectionPlace {
+    fn of(bits: u64) -> Option<ConnectionPlace> {
+        let place = ConnectionPlace { server: (bits >> 32) as u32, thread_id: bits as u32 };
         (bits != 0).then_some(place)
     }
 
@@ -100,7 +99,7 @@ fn short_id_now(backend: &WorkerBackend) -> u32 {
 }
 
 /// Where a KILL goes.
-enum KillGoes {
+pub enum KillGoes {
     /// To the session with this id of Weir's, or only its statement.
     Here(u32, bool),
     /// To a server, as it is: it names a connection by the server's own id.
@@ -242,7 +241,7 @@ impl Killable {
     pub fn note(&self, attached: Option<&Attached>) {
         let place = attached.map_or(0, |attached| {
             let server = short_id(attached.chosen.backend(), attached.server.connection.moves());
-            Place { server, thread_id: attached.server.thread_id }.bits()
+            ConnectionPlace { server, thread_id: attached.server.thread_id }.bits()
         });
         self.entry.is_told.store(false, Ordering::Relaxed);
         self.entry.place.store(place, Ordering::SeqCst);
@@ -283,7 +282,7 @@ impl Drop for Killable {
 
 impl Session {
     /// Where a KILL goes. `id` is the connection id that it names, as far as that is known here.
-    fn aim_of(&self, verdict: &StatementVerdict, id: Option<u64>) -> KillGoes {
+    pub fn aim_of(&self, verdict: &StatementVerdict, id: Option<u64>) -> KillGoes {
         let id = id.and_then(|id| u32::try_from(id).ok());
         if let Some(id) = id.filter(|id| id & OWN_ID != 0) {
             return match verdict.statements {
@@ -324,19 +323,10 @@ impl Session {
     fn is_told_of_elsewhere(&self, id: u32, here: Option<u32>) -> bool {
         let Some(pool) = self.pool() else { return false };
         sessions().values().any(|entry| {
-            let place = Place::of(entry.place.load(Ordering::SeqCst));
+            let place = ConnectionPlace::of(entry.place.load(Ordering::SeqCst));
             let is_elsewhere = place.is_some_and(|place| place.thread_id == id && Some(place.server) != here);
             is_elsewhere && entry.is_told.load(Ordering::Acquire) && *entry.pool == *pool.shared.config.name
         })
-    }
-
-    /// Runs a KILL that names this connection id, as far as that is known here.
-    pub async fn run_kill(&mut self, running: Running<'_>, id: Option<u64>) -> Result<(), End> {
-        match self.aim_of(&running.verdict, id) {
-            KillGoes::Here(id, query_only) => self.kill(running.incoming, id, query_only).await,
-            KillGoes::ToServer => self.run_statement(running).await,
-            KillGoes::Nowhere(refusal) => self.refuse_command(&running.incoming, refusal).await,
-        }
     }
 
     /// Runs an execution of a prepared KILL; `None` if it goes to a server as any other.
@@ -364,7 +354,7 @@ impl Session {
     }
 
     /// Kills another session, or its statement, and answers the client.
-    async fn kill(&mut self, incoming: Incoming, id: u32, query_only: bool) -> Result<(), End> {
+    pub async fn kill(&mut self, incoming: Incoming, id: u32, query_only: bool) -> Result<(), End> {
         let sequence = incoming.header.sequence.wrapping_add(1);
         self.consume(incoming.packet_bytes());
         if id == self.killable.id {
@@ -377,7 +367,7 @@ impl Session {
             return self.refuse(sequence, Refusal::of_server(ServerError::unknown_thread(id))).await;
         };
         let aim = Aim::at(&entry);
-        if let Some(place) = Place::of(entry.place.load(Ordering::SeqCst))
+        if let Some(place) = ConnectionPlace::of(entry.place.load(Ordering::SeqCst))
             && let Some(pool) = self.pool()
         {
             let worker = self.worker.clone();
@@ -446,7 +436,12 @@ struct Sender<'a> {
 }
 
 impl Sender<'_> {
-    async fn send(&self, pool: &Rc<WorkerPool>, place: Place, query_only: bool) -> Result<(), Refusal> {
+    async fn send(
+        &self,
+        pool: &Rc<WorkerPool>,
+        place: ConnectionPlace,
+        query_only: bool,
+    ) -> Result<(), Refusal> {
         // The KILL goes to the server of the connection, even if it is full or would not be picked now.
         let servers = pool.backends.iter().enumerate();
         let mut fitting = servers.filter(|(_, it)| short_id_now(it) == place.server);
@@ -527,7 +522,7 @@ mod tests {
         assert_ne!(short_id(one, 0), short_id(other, 0));
         assert_ne!(short_id(one, 0), short_id(one, 1), "its name has another address since");
         assert_eq!(short_id(one, 0), short_id_now(one));
-        let place = Place { server: short_id(one, 0), thread_id: 0x8000_0001 };
-        assert!(Place::of(place.bits()) == Some(place) && Place::of(0).is_none());
+        let place = ConnectionPlace { server: short_id(one, 0), thread_id: 0x8000_0001 };
+        assert!(ConnectionPlace::of(place.bits()) == Some(place) && ConnectionPlace::of(0).is_none());
     }
 }

@@ -51,6 +51,7 @@ mod statement;
 mod talk;
 mod unfit;
 mod upload;
+mod written;
 
 /// Serves one client connection to its end.
 pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream, peer: SocketAddr) {

@@ -12,6 +12,7 @@ use super::own::{self, Own, OwnAnswer};
 use super::server::{IdleServers, ServerConnection};
 use super::session::Session;
 use super::unfit::Unfit;
+use super::written::Written;
 use crate::backends::Chosen;
 
 /// Most bytes that are read of a server's executed GTIDs. A group has one source and few intervals.
@@ -21,17 +22,6 @@ const CATCH_UP: &str = "1";
 
 /// Longest GTID set that a session waits for (bytes), enough for some hundred sources.
 const SET_BYTES: usize = 8000;
-
-/// What a session has written, and where its reads may not see that yet.
-#[derive(Default)]
-pub struct Written {
-    /// GTIDs that the session has committed and its reads must see.
-    pub gtids: Option<GtidSet>,
-    /// The servers, by [`weir_balance::Backend::id`], that were taken to have executed these GTIDs when they
-    /// were reported. They replicate fast, or what was known of them is from before a `RESET BINARY LOGS AND
-    /// GTIDS`, after which the same GTIDs are given to other transactions. So they are asked.
-    doubted: Vec<u64>,
-}
 
 impl Session {
     /// Records the GTIDs of a write of the session.

@@ -32,9 +32,9 @@ use super::leaving::cut_off_at;
 use super::login::Candidate;
 use super::outcome::NOT_BEGUN;
 use super::prepared::{Bound, ClientStatements};
-use super::read_your_writes::Written;
 use super::report::Report;
 use super::server::ConnectionKind;
+use super::written::Written;
 use crate::backends::WorkerPool;
 use crate::client::Client;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
@@ -105,8 +105,7 @@ pub struct Session {
     pub insert_id_before: Option<u64>,
     /// Whether the last statement had neither warnings nor an error.
     pub is_without_warnings: bool,
-    /// Whether the last statement was a read that returned rows or none, so that ROW_COUNT() is -1 wherever it
-    /// is asked for.
+    /// Whether the last statement was a read that succeeded: ROW_COUNT() is -1, wherever it is asked for.
     pub has_left_rows: bool,
     /// Weir's own error for the last statement; `None` if a server answered it.
     pub refused: Option<ServerError>,
