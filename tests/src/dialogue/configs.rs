@@ -47,8 +47,9 @@ health = { check = "off" }
 backends = ["@app"]
 "#;
 
-/// Instead of a backend: a listener, `inner`, over TLS with the certificate `inner`, in front of a pool with one
-/// backend, `app`, without health checks. `VERSIONS` is to be replaced by those of HTTP that it speaks.
+/// To be used as a backend: a listener, `inner`, over TLS with the certificate `inner`, in front of a pool
+/// with one backend, `app`, without health checks. Tests replace `VERSIONS` with the versions of HTTP that it
+/// speaks.
 pub const INNER: &str = r#"
 [listener.inner]
 bind = "@inner"
@@ -61,13 +62,14 @@ backends = ["@app"]
 health = "off"
 "#;
 
-/// Switches a pool's probes off.
+/// Switches off a pool's probes.
 pub const NO_PROBES: &str = r#"health = { check = "off" }"#;
 
-/// Switches a pool's probes off, and that backends are left alone for what they did.
+/// Switches off a pool's probes and the ejection of backends.
 pub const NO_HEALTH: &str = r#"health = "off""#;
 
-/// [`ONE_POOL`] with these lines of the listener, the last of which may be its routes, and these of the pool.
+/// [`ONE_POOL`] with these additional lines for the listener, which may end with its routes, and for the
+/// pool.
 pub fn one_pool(of_listener: &str, of_pool: &str) -> String {
     let listener = ONE_POOL.replace("[pool.app]\n", &format!("{of_listener}\n[pool.app]\n"));
     format!("{listener}{of_pool}\n")

@@ -120,14 +120,15 @@ impl Setup {
         self
     }
 
-    /// Runs it by a wall clock that [`Weir::sets_clock`] moves. Needs libfaketime.
+    /// Runs it with a wall clock that [`Weir::sets_clock`] moves. Needs libfaketime.
     pub fn with_fake_clock(self) -> Setup {
         assert!(Path::new(FAKETIME).exists(), "this test needs libfaketime: apt-get install libfaketime");
         self.with_file("clock", "+0")
             .environment("LD_PRELOAD", FAKETIME)
             .environment("FAKETIME_TIMESTAMP_FILE", "@dir/clock")
             .environment("FAKETIME_NO_CACHE", "1")
-            // The kernel's monotonic clock does not jump with the wall clock, so neither must the false one.
+            // The kernel's monotonic clock does not jump with the wall clock, so the fake one must not
+            // either.
             .environment("FAKETIME_DONT_FAKE_MONOTONIC", "1")
             .environment("NO_FAKE_STAT", "1")
     }
@@ -422,7 +423,7 @@ impl Weir {
         assert_eq!(finished.code, 0, "reload refused: {finished:?}\n{}", self.story());
     }
 
-    /// Moves the wall clock of [`Setup::with_fake_clock`] to so much from the true one, such as `+1h`.
+    /// Sets the offset of the wall clock of [`Setup::with_fake_clock`] from the real one, such as `+1h`.
     pub fn sets_clock(&self, offset: &str) {
         let next = self.dir.join("clock.next");
         fs::write(&next, offset).expect("write the next clock");

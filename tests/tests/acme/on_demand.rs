@@ -81,7 +81,7 @@ pub fn refused(weir: &Weir, name: &str) {
     assert!(refused.stderr.contains("alert access denied"), "{name}: {refused:?}");
 }
 
-/// A greeting that asks for `name`, for TLS 1.2, with which no handshake comes about.
+/// A `ClientHello` for TLS 1.2 that asks for `name`; no handshake can follow it.
 pub fn greeting(name: &str) -> Vec<u8> {
     let counted =
         |width: usize, bytes: &[u8]| [&(bytes.len() as u32).to_be_bytes()[4 - width..], bytes].concat();
@@ -114,7 +114,7 @@ fn a_name_that_the_service_allows_is_ordered_while_its_client_waits_and_no_other
     assert!(handshakes(&weir, "challenge") >= 1.0);
     assert_eq!(service.requests()[0].target, "/allowed?token=x&domain=a.good.example");
 
-    // Neither a no, nor a redirect, nor something that is no answer is a yes.
+    // A refusal, a redirect or garbage does not count as permission.
     for name in ["bad.example", "moved.example", "broken.example", "noise.example"] {
         refused(&weir, name);
     }
@@ -122,7 +122,7 @@ fn a_name_that_the_service_allows_is_ordered_while_its_client_waits_and_no_other
     let count = service.served();
     refused(&weir, "bad.example");
     assert!(explained(&weir).contains("in memory") && waits(&weir, "remembered") >= 1.0);
-    // No host names, and none at all.
+    // Names that are not host names, and no name at all.
     for name in ["good", "-a.good.example", "a_b.good.example", "*.good.example", "10.0.0.1"] {
         s_client(weir.address("secure"), &format!("-servername {name}"), "");
     }
@@ -187,14 +187,14 @@ fn a_client_that_leaves_gives_its_place_back_and_the_order_goes_on_for_the_next(
     };
     let leaves: Vec<Wire> = (0..2).map(|_| greets()).collect();
     weir.reaches("weir_acme_on_demand_waiting", &[], 2.0);
-    // There is no third place: it gets what an unknown name gets, at once.
+    // There is no third slot: it immediately gets what an unknown name gets.
     refused(&weir, "d.good.example");
     assert_eq!(waits(&weir, "no_place"), 1.0);
     drop(leaves);
     until("both places to be given back", || (waiting(&weir) == 0.0).then_some(()));
     assert_eq!(waits(&weir, "left"), 2.0);
     assert_eq!(weir.metric("weir_acme_on_demand_names", &[]), 1.0, "the question goes on");
-    // A reload meanwhile, and a client that comes after it.
+    // A reload in the meantime, and a client that connects after it.
     let _next = greets();
     weir.reaches("weir_acme_on_demand_waiting", &[], 1.0);
     assert_eq!(weir.command(&["reload"]).code, 0);
@@ -220,8 +220,8 @@ pub fn slow_service() -> (Arc<AtomicBool>, Backend) {
     (is_open, service)
 }
 
-/// The listener's config changes while one waits: what it asked for comes, and what comes after goes by the
-/// new one.
+/// The listener's config changes while a client waits: that client gets its certificate, and later ones are
+/// treated according to the new config.
 #[test]
 fn a_reload_that_changes_the_entry_lets_those_have_theirs_who_wait() {
     let (ports, backend) = (Ports::free(), mirror());
@@ -241,7 +241,7 @@ fn a_reload_that_changes_the_entry_lets_those_have_theirs_who_wait() {
     });
     served(&weir, &pebble, "e.good.example");
     assert_eq!(names(&weir, "stored"), 1.0, "the new entry reads what the old one has got");
-    // Without it, the name is one as any other.
+    // Without the entry, the name is like any other.
     let (head, rest) = config.split_once("[listener.secure.tls.acme.on_demand]").expect("a table");
     let pools = rest.find("[pool.app]").expect("a pool");
     weir.reloads(&format!("{head}domains = \"own.example\"\n{}", &rest[pools..]));
@@ -268,7 +268,7 @@ fn a_service_that_is_silent_holds_few_and_nobody_for_long() {
     drop(clients);
 }
 
-/// Somebody guesses names, a thousand at a time, while a customer is served and another one comes.
+/// Somebody guesses names, a thousand at a time, while one customer is being served and another one arrives.
 #[test]
 fn a_thousand_names_at_once_are_bounded_and_customers_are_served_meanwhile() {
     let (ports, backend, service) = (Ports::free(), mirror(), service());
@@ -311,7 +311,7 @@ fn a_handshake_waits_no_longer_than_it_may() {
         .with_file("own.pem", &authority.text("own.pem"))
         .with_file("own.key", &authority.text("own.key"))
         .start();
-    // What a name gets that nobody knows: the first certificate.
+    // An unknown name gets the first certificate.
     let first = shown(&weir, "own.example");
     assert_eq!(shown(&weir, "g.good.example"), first);
     assert_eq!(waits(&weir, "timed_out"), 1.0);
@@ -325,7 +325,7 @@ fn while_the_authority_is_away_handshakes_fail_at_once_after_the_first_until_an_
     let (ports, backend, service) = (Ports::free(), mirror(), service());
     let mut pebble = Pebble::away(ports, false);
     let weir = demanding(CONFIG, ports, &pebble, &backend, &service).start();
-    // Each failure doubles the time in which nothing is tried.
+    // Each failure doubles the time until the next attempt.
     until("a wait that is long enough to see", || {
         refused(&weir, "h.good.example");
         let refusals = waits(&weir, "remembered");
@@ -376,7 +376,7 @@ fn a_binary_upgrade_and_a_second_weir_serve_what_the_first_has_got() {
     std::fs::remove_dir_all(shared).expect("remove");
 }
 
-/// Challenges come to the new process, which knows nothing of the old one's.
+/// Challenges arrive at the new process, which knows nothing of those of the old one.
 #[test]
 fn an_upgrade_lets_those_go_who_wait_and_the_new_process_orders_what_is_asked_for_then() {
     let (ports, backend) = (Ports::free(), mirror());
@@ -400,7 +400,7 @@ fn an_upgrade_lets_those_go_who_wait_and_the_new_process_orders_what_is_asked_fo
     assert_eq!(names(&weir, "issued"), 1.0);
 }
 
-/// Another Weir is the service: it answers by its routes.
+/// The service is another Weir, which answers with its routes.
 #[test]
 fn a_service_over_tls_must_be_who_it_says_and_its_authorities_are_read_at_load() {
     let (ports, backend) = (Ports::free(), mirror());
@@ -441,7 +441,7 @@ path = "/*"
 respond = { status = 403 }
 "#;
 
-/// What several listeners say alike they share.
+/// Listeners with the same settings share certificates.
 #[test]
 fn a_listener_of_tcp_has_the_same_certificates_without_another_order() {
     let (ports, backend, service) = (Ports::free(), mirror(), service());
@@ -463,7 +463,7 @@ fn a_listener_of_tcp_has_the_same_certificates_without_another_order() {
     assert_eq!(weir.metric("weir_acme_on_demand_certificates", &[]), 1.0);
 }
 
-/// A handshake over QUIC waits for nothing: the certificate is got for the next one.
+/// A handshake over QUIC does not wait: the certificate is obtained for the next one.
 #[test]
 fn a_client_of_http_3_is_served_by_what_its_first_handshake_has_had_ordered() {
     let (ports, backend, service) = (Ports::free(), mirror(), service());
@@ -477,7 +477,7 @@ fn a_client_of_http_3_is_served_by_what_its_first_handshake_has_had_ordered() {
     until_within(ORDER, "it to be got", || (names(&weir, "issued") >= 1.0).then_some(()));
     let mut client = Http3::over(connects("o.good.example").expect("a certificate"));
     assert!(matches!(client.asks(0, "/"), Outcome::Answered(200, _)));
-    // Neither is one that the service refuses waited for, and it is asked about once.
+    // A name that the service refuses is not waited for either, and the service is asked only once.
     for _ in 0..2 {
         assert!(connects("bad.example").is_err());
         until("the answer", || (names(&weir, "refused") >= 1.0).then_some(()));
@@ -485,7 +485,7 @@ fn a_client_of_http_3_is_served_by_what_its_first_handshake_has_had_ordered() {
     assert_eq!((service.served(), names(&weir, "issued"), waiting(&weir)), (2, 1.0, 0.0));
 }
 
-/// Pebble's certificates are good for years: Weir's clock goes four of them ahead.
+/// Pebble's certificates are valid for years, so Weir's clock is moved four years ahead.
 #[test]
 fn what_is_used_is_renewed_after_asking_again_and_nothing_else_is() {
     let (ports, backend) = (Ports::free(), mirror());
@@ -509,8 +509,9 @@ fn what_is_used_is_renewed_after_asking_again_and_nothing_else_is() {
     assert_eq!(shown(&weir, all[1]), before[1]);
     let asked =
         |name: &str| service.requests().iter().filter(|request| request.target.ends_with(name)).count();
-    // An operator who reloads has everything looked at again; else it would be within ten minutes. It is done
-    // once: by this clock the new certificate is as old as the first, and the next look would renew it too.
+    // A reload has all certificates checked again; otherwise that could take up to ten minutes. Only once:
+    // according to this clock the new certificate is as old as the first, so the next check would renew it
+    // too.
     assert_eq!(weir.command(&["reload"]).code, 0);
     until_within(ORDER, "both to be asked about again, and one to be renewed", || {
         (asked(all[0]) >= 2 && asked(all[1]) >= 2 && names(&weir, "issued") >= 4.0).then_some(())

@@ -27,7 +27,7 @@ fn stored(weir: &Weir) -> PathBuf {
     PathBuf::from(certificate(weir, "secure")["file"].as_str().expect("a file"))
 }
 
-/// Pebble's certificates are good for years: Weir's clock goes four of them ahead.
+/// Pebble's certificates are valid for years, so Weir's clock is moved four years ahead.
 #[test]
 fn a_certificate_near_its_end_is_renewed_and_open_connections_do_not_notice() {
     use std::io::{BufRead as _, BufReader, Write as _};
@@ -58,7 +58,7 @@ fn a_certificate_near_its_end_is_renewed_and_open_connections_do_not_notice() {
     };
     ask();
     weir.sets_clock("+1500d");
-    // Whoever reloads has everything looked at again; else it would be within ten minutes.
+    // A reload has all certificates checked again; otherwise that could take up to ten minutes.
     assert_eq!(weir.command(&["reload"]).code, 0);
     comes_to(&weir, "issued", 2.0);
     ask();
@@ -91,7 +91,7 @@ tls = { ca = "@dir/front-ca.pem", server_name = "localhost" }
 health = "off"
 "#;
 
-/// What stands before Pebble at `address`, and suggests to renew from `start` to `end`.
+/// The Weir in front of Pebble at `address`, which suggests renewal between `start` and `end`.
 pub fn front(address: SocketAddr, start: &str, end: &str) -> String {
     FRONT.replace("PORT", &address.port().to_string()).replace("START", start).replace("END", end)
 }
@@ -106,14 +106,14 @@ pub fn before(pebble: &Pebble, address: SocketAddr, front: &str) -> Weir {
         .start()
 }
 
-/// Has the stored certificate be an hour old: else it would be left alone for a minute, whatever anybody
+/// Makes the stored certificate an hour old; otherwise it would be left alone for a minute, whatever anybody
 /// suggests.
 pub fn ages(weir: &Weir) {
     let aged = Command::new("touch").arg("-d").arg("1 hour ago").arg(stored(weir)).status().expect("touch");
     assert!(aged.success());
 }
 
-/// A wait of more seconds than clocks go ended the task that renews, in silence.
+/// A wait longer than clocks can express silently ended the task that renews.
 #[test]
 fn an_absurd_wait_that_the_authority_asks_for_ends_no_renewal() {
     let (ports, backend) = (Ports::free(), mirror());

@@ -262,7 +262,7 @@ fn slow_callers_do_not_lock_the_admin_api() {
             wire
         })
         .collect();
-    // They hold every slot, and will for seconds; others are served at once.
+    // They occupy every slot and will do so for seconds; others are served immediately.
     for _ in 0..10 {
         assert_eq!(weir.admin().reads("/livez").status(), 200);
     }
@@ -282,11 +282,11 @@ fn whoever_has_the_token_gets_in_and_is_not_closed_for_those_who_have_not() {
         wire
     };
     let mut operator = stream(&format!("authorization: {right}\r\n"));
-    // Whole requests, answered for ever: reading events needs no token.
+    // Complete requests with endless answers: reading events needs no token.
     let _flood: Vec<Wire> = (0..300).map(|_| stream("")).collect();
     let answer = weir.admin().calls("POST", "/v1/reload", &[("authorization", &right)], "{}");
     assert_eq!(answer.status(), 200, "{:?}", answer.response);
-    // The operator's own stream was the oldest of all and is still there: it hears of the reload.
+    // The operator's own stream was the oldest of all and is still open: it reports the reload.
     operator.receives_until("event: reload");
 }
 

@@ -136,7 +136,7 @@ fn networks_that_are_allowed_get_through_by_the_address_that_a_trusted_proxy_say
     assert_eq!(shop.status, 503, "the route's own table allows nobody");
 }
 
-/// It is in none of them as long as it is taken for an address of IPv6.
+/// It is in none of them as long as it is treated as an IPv6 address.
 #[test]
 fn a_client_of_ipv4_that_a_header_names_as_one_of_ipv6_is_in_the_networks_of_ipv4() {
     let backend = Backend::saying("app");
@@ -193,7 +193,8 @@ fn names_that_are_not_there_are_refused_and_the_api_says_what_is_off() {
     assert_eq!(finished.code, 2, "{finished:?}");
 }
 
-/// Its position is another's as soon as a route is put before it: the switch would go over to that one.
+/// As soon as a route is inserted before it, its position belongs to another route, which the switch would
+/// then apply to.
 #[test]
 fn a_route_without_a_name_of_its_own_is_refused() {
     let (_backend, mut weir) = start();
@@ -208,7 +209,7 @@ fn a_route_without_a_name_of_its_own_is_refused() {
     let body = r#"{"state": "on", "listener": "web", "route": "web/1"}"#;
     assert_eq!(weir.admin().calls("POST", "/v1/maintenance", &[], body).status(), 400);
     assert_eq!(maintenance(&weir, &[]), "nothing is in maintenance");
-    // One that has a name is followed by it.
+    // A route with a name is followed by that name.
     maintenance(&weir, &["on", "--listener", "web", "--route", "shop"]);
     let first =
         "[[listener.web.route]]\npath = \"/first\"\npool = \"app\"\n[[listener.web.route]]\nname = \"shop\"";
@@ -270,7 +271,8 @@ fn it_outlives_a_reload_and_an_upgrade_and_a_listener_that_is_gone() {
     assert_eq!(text(&weir, "/shop/x"), "app");
 }
 
-/// Pools to which requests come that go to others.
+/// Pools that get requests in other ways than from a route: by mirroring, forward authentication and
+/// fallback.
 const BESIDE: &str = r#"
 [listener.web]
 bind = "@web"

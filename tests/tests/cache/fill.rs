@@ -26,7 +26,7 @@ fn a_thousand_clients_for_one_cold_object_cause_one_request() {
     }
     assert_eq!(backend.served(), 1);
     let of = |result| weir.metric("weir_cache_requests_total", &[("listener", "web"), ("result", result)]);
-    // An exchange is counted after its last byte has left.
+    // An exchange is counted after its last byte was sent.
     until("all are counted", || (of("miss") + of("collapsed") + of("hit") >= 1000.0).then_some(()));
     assert_eq!(of("miss"), 1.0);
 }
@@ -59,7 +59,7 @@ fn a_client_that_leaves_does_not_end_the_fetch() {
     until("the object is kept", || status(&get(&weir, "/a", "")).starts_with("weir; hit").then_some(()));
 }
 
-/// It was said of what broke off afterwards, or was purged while it came.
+/// `cache-status` said so of responses that broke off afterwards or were purged while they arrived.
 #[test]
 fn stored_is_said_of_nothing_that_is_still_to_come() {
     let backend = ScriptedBackend::start();
@@ -311,7 +311,8 @@ fn what_breaks_off_is_neither_kept_nor_given_for_whole() {
                 assert!(rest.is_err(), "{framing}: {rest:?}");
             }
         }
-        // Who waits for the whole to cut a part from it has got nothing yet, and can be told.
+        // A client that waits for the whole object to get a part of it has received nothing yet, so it can
+        // get an error.
         let mut part = weir.client("web");
         part.sends("GET /a HTTP/1.1\r\nhost: a.example\r\nrange: bytes=0-1\r\n\r\n");
         let mut wire = backend.accepts();
@@ -332,14 +333,14 @@ fn resident(weir: &Weir) -> u64 {
     line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number") * 1024
 }
 
-/// Threat E5: each of them would hold on to an object that had to give way to the next.
+/// Threat E5: each of them would hold an object that was evicted for the next.
 #[test]
 fn slow_readers_of_many_objects_hold_no_more_than_there_is_room_for() {
     const LENGTH: usize = 12 << 20;
     let pieces = Arc::new(AtomicUsize::new(0));
     let sent = pieces.clone();
     let backend = Backend::serving(move |_, wire| {
-        // Who reads slowly may hold this up.
+        // A slow reader may hold this up.
         let _ = wire.tries_to_send(format!(
             "HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: {LENGTH}\r\n\r\n"
         ));
@@ -357,7 +358,8 @@ fn slow_readers_of_many_objects_hold_no_more_than_there_is_room_for() {
         client.sends(format!("GET /{number} HTTP/1.1\r\nhost: a.example\r\n\r\n"));
         assert_eq!(client.receives_head().status, 200);
         slow.push(client);
-        // Until it has come whole, or its reader holds it up: more than two are not to be under way at once.
+        // Until it has arrived completely, or its reader holds it up: no more than two may be in progress at
+        // once.
         let mut last = (Instant::now(), 0);
         while backend.busy() > 0 && last.0.elapsed() < Duration::from_secs(1) {
             let now = sent.load(Ordering::Relaxed);
@@ -372,9 +374,9 @@ fn slow_readers_of_many_objects_hold_no_more_than_there_is_room_for() {
     let resident = resident(&weir) >> 20;
     println!("{resident} MiB resident, {kept} MiB kept, {lingering} MiB that gave way");
     assert!(kept <= 64, "{kept} MiB");
-    // A quarter of the budget, and what was under way when that was used up: not more than two of them.
+    // A quarter of the budget, plus what was in progress when that was used up: no more than two objects.
     assert!(lingering <= 16 + 24, "{lingering} MiB");
-    // With the process itself and what its allocator has not given back yet. All of them would be 432 MiB.
+    // Includes the process itself and what its allocator has not returned yet. All objects would be 432 MiB.
     assert!(resident < 200, "{resident} MiB");
     // When they have gone, there is room again.
     drop(slow);

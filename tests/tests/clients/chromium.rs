@@ -7,7 +7,7 @@ use weir_tests::dialogue::{After, Authority, Backend, PATIENCE, Weir, pattern, r
 
 use super::super::http3::CONFIG;
 
-/// Asks for much at once and tells in the page what came of it, and in which protocols.
+/// Sends many requests at once and writes the results and the protocols into the page.
 const PAGE: &str = r#"<!doctype html><title>test</title><body>waiting</body><script type="module">
 const body = new Uint8Array(3 << 20).map((_, at) => at * 7);
 const echoed = new Uint8Array(await (await fetch("/echo", { method: "POST", body })).arrayBuffer());
@@ -39,13 +39,13 @@ fn start_with(authority: &Authority, backend: &Backend, config: &str) -> Weir {
     authority.setup(config).with("app", backend.address()).start()
 }
 
-/// What the page says in the end.
+/// The final text of the page.
 fn chromium(authority: &Authority, weir: &Weir, more: &[&str]) -> String {
     let url = format!("https://shop.example:{}/", weir.address("web").port());
     chromium_at(authority, weir, &url, more)
 }
 
-/// What the page at `url` says in the end.
+/// The final text of the page at `url`.
 fn chromium_at(authority: &Authority, weir: &Weir, url: &str, more: &[&str]) -> String {
     let digest = format!(
         "openssl x509 -in '{}' -pubkey -noout | openssl pkey -pubin -outform der | openssl dgst -sha256 -binary | openssl base64",
@@ -86,7 +86,7 @@ fn chromium_speaks_http_2_where_it_may_not_speak_http_3() {
     assert_eq!(chromium(&authority, &weir, &["--disable-quic"]), "echo true, all true, h2");
     let lines = weir.lines_of("access.log", 62);
     assert!(lines.iter().all(|line| line.contains("\"protocol\":\"HTTP/2.0\"")), "{lines:?}");
-    // A browser may open a second connection ahead of need; 62 requests by HTTP/1.1 would have taken six.
+    // A browser may open a second connection in advance; 62 requests over HTTP/1.1 would have taken six.
     let connections = weir.metric("weir_connections_total", &[("listener", "web")]);
     assert!(connections <= 2.0, "{connections} connections");
 }
@@ -101,7 +101,7 @@ fn chromium_speaks_http_3_where_it_is_told_to() {
     assert!(lines.iter().all(|line| line.contains("\"protocol\":\"HTTP/3.0\"")), "{lines:?}");
 }
 
-/// A short life of idle connections, and a listener to wait at meanwhile.
+/// A short idle timeout, and a listener to wait at in the meantime.
 const IDLE: &str = r#"
         timeout = { client_idle = "1s" }
         [listener.plain]
@@ -109,7 +109,7 @@ const IDLE: &str = r#"
         pool = "app"
         [pool.app]"#;
 
-/// Asks once, lets its connection grow too old, and asks again.
+/// Asks once, lets its connection become too old, and asks again.
 const LATER: &str = r#"<!doctype html><title>test</title><body>waiting</body><script type="module">
 await fetch("/first");
 await fetch("http://127.0.0.1:PLAIN/wait", { mode: "no-cors" });
@@ -117,7 +117,7 @@ const answer = await (await fetch("/second")).text();
 document.body.textContent = `second: ${answer}`;
 </script>"#;
 
-/// It sends no more than its settings so early, and keeps requests until the handshake is over.
+/// It sends only its settings as early data, and holds requests back until the handshake is complete.
 #[test]
 fn what_chromium_sends_early_when_it_comes_again_is_taken() {
     let authority = Authority::new().signs("shop", &["shop.example"]);

@@ -1,4 +1,4 @@
-//! Agents: a program beside a backend says in a line how much work it wants.
+//! Agents: a program beside a backend says in one line how much load it wants.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener};
@@ -8,7 +8,7 @@ use weir_tests::dialogue::{After, Backend, Setup, Weir, Wire, free_address, list
 
 use super::{named, two_backends};
 
-/// Answers each connection with its line, once it was told what it expects to be told.
+/// Answers each connection with its line, after it has received the line that it expects, if any.
 struct Agent {
     address: SocketAddr,
     line: Arc<Mutex<&'static str>>,
@@ -44,7 +44,8 @@ fn config(agent: &str) -> String {
     two_backends(&format!("[pool.app.health]\ncheck = \"off\"\npassive = \"off\"\n{agent}"))
 }
 
-/// A backend at another address than the agent, so that nobody answers for it.
+/// A backend at a different address than the agent, so that its own answers can't be mistaken for the
+/// agent's.
 fn elsewhere(name: &'static str) -> Backend {
     let mut address = free_address();
     address.set_ip([127, 0, 0, 2].into());
@@ -101,7 +102,7 @@ fn an_agent_says_whether_and_how_much_work_its_backend_takes() {
     let mut events = Wire::connect(weir.admin().address());
     events.sends("GET /v1/events HTTP/1.1\r\nhost: localhost\r\nlast-event-id: 0\r\n\r\n");
     events.receives_until("its agent says");
-    // A word about the one says nothing about the other.
+    // What an agent says about one backend has no effect on the other.
     agent.says("up\tdrain\r\n");
     becomes(&weir, "draining", "its agent: drain");
     assert_eq!(shares(&weir, 20), (0, 20));
@@ -113,7 +114,7 @@ fn an_agent_says_whether_and_how_much_work_its_backend_takes() {
     assert_eq!(backend(&weir)["agent"]["says"], "up, ready, 50 % of its weight, at most 7 connections");
     agent.says("maint\n");
     becomes(&weir, "maintenance", "its agent: maintenance");
-    // An operator's word does not outvote it, nor it an operator's.
+    // The operator's state does not overrule the agent's, nor the other way round.
     weir.command(&["enable", "app", &a.address().to_string()]).succeeded();
     assert_eq!(state(&weir).0, "maintenance");
     agent.says("ready 100%\n");
@@ -123,7 +124,7 @@ fn an_agent_says_whether_and_how_much_work_its_backend_takes() {
     weir.reaches("weir_agent_checks_total", &labels, good + 2.0);
     assert_eq!(state(&weir).0, "draining");
     weir.command(&["enable", "app", &a.address().to_string()]).succeeded();
-    // What it has said holds until it says otherwise, or nobody asks it any more.
+    // What it has said applies until it says something else, or is no longer asked.
     agent.says("down\n");
     becomes(&weir, "down", "its agent");
     agent.says("what do you mean?\n");

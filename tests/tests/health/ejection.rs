@@ -31,7 +31,7 @@ fn a_backend_that_fails_often_is_ejected_and_returns_when_it_is_well() {
     let begun = Instant::now();
     while is_up(&weir, flapping.address()) {
         assert!(begun.elapsed() < Duration::from_secs(8), "never ejected\n{}", weir.story());
-        // Retries hide the failures from the client.
+        // Retries hide these failures from the client.
         assert_eq!(ask(&weir), 200);
     }
     let seen = flapping.served();
@@ -39,7 +39,7 @@ fn a_backend_that_fails_often_is_ejected_and_returns_when_it_is_well() {
     let ejected = Instant::now();
     while ejected.elapsed() < Duration::from_secs(1) {
         assert_eq!(ask(&weir), 200);
-        // An attempt that was under way when the third failure came may still arrive.
+        // An attempt that was in progress at the third failure may still arrive.
         assert!(flapping.served() <= seen + 1, "an ejected backend still gets requests");
     }
     assert_eq!(
@@ -59,7 +59,8 @@ fn a_backend_that_fails_often_is_ejected_and_returns_when_it_is_well() {
 
 #[test]
 fn never_more_than_the_allowed_share_is_ejected() {
-    // Both fail: one of two may go, the other must stay, or a mistake of the clients' could empty the pool.
+    // Both fail: one of the two may be ejected but the other must stay, or a mistake of clients could empty
+    // the pool.
     let fail = || Backend::serving(|_, _| After::Reset);
     let (a, b) = (fail(), fail());
     let more = r#"health = { check = "off", passive = { errors = 2, within = "10s", eject = "30s", max_ejected = 0.5 } }"#;
@@ -145,7 +146,7 @@ fn a_client_that_goes_away_is_not_the_backends_failure() {
     assert!(is_up(&weir, slow.address()));
 }
 
-/// How long they are follows from what was asked, and who asks shall not have backends ejected.
+/// Their length depends on the request, and clients must not be able to have backends ejected.
 #[test]
 fn trailers_are_as_long_as_a_head_may_be_and_longer_ones_eject_nobody() {
     let backend = Backend::serving(|request, wire| {
@@ -220,7 +221,7 @@ fn what_statuses_are_failures_can_be_said() {
     until("the log to say so", || weir.stderr().contains("answered 500").then_some(()));
 }
 
-/// Each third answer of it is a failure.
+/// Every third answer of this backend is a failure.
 fn odd() -> Backend {
     let count = std::sync::atomic::AtomicUsize::new(0);
     Backend::serving(move |_, wire| {
@@ -230,7 +231,7 @@ fn odd() -> Backend {
     })
 }
 
-/// Asks again and again, until this backend gets nothing any more.
+/// Asks again and again until this backend gets no more requests.
 fn asks_until_out(weir: &Weir, backend: &Backend) {
     let mut client = weir.client("web");
     until_within(Duration::from_secs(60), "the odd one to be ejected", || {

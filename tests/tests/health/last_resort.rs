@@ -1,5 +1,5 @@
-//! What a pool does when probes say that all of its backends are down: Envoy's panic mode, with a bound and
-//! with manners.
+//! What a pool does when probes say that all of its backends are down: like Envoy's panic mode, but with a
+//! limit on what is tried.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use weir_tests::dialogue::{After, Backend, Setup, Weir, Wire, until};
 
 use super::{is_up, two_backends};
 
-/// Probes get 100 ms; passive health is off, so that only they have a say.
+/// Probes get 100 ms; passive health is off, so that only probes count.
 fn config(more: &str) -> String {
     two_backends(&format!(
         r#"
@@ -72,7 +72,7 @@ fn backends_whose_probes_are_merely_late_serve_on_when_all_are_down() {
     for name in ["a", "b"] {
         assert_eq!(answers.iter().filter(|(_, by)| by == name).count(), 10, "in turn, as always");
     }
-    // It shows wherever one would look.
+    // It is visible wherever an operator would look.
     assert_eq!(serving_from(&weir), "last-resort");
     assert_eq!(weir.metric("weir_last_resort_total", &[("pool", "app")]), 20.0);
     for name in ["weir_backend_up", "weir_backend_healthy"] {
@@ -138,7 +138,7 @@ fn what_an_operator_took_out_is_not_tried_however_few_are_left() {
 
 #[test]
 fn backends_that_are_as_dead_as_their_probes_say_hold_few_requests_and_the_rest_is_refused_soon() {
-    // They accept and never answer: each request on trial would wait for `timeout.backend`.
+    // They accept and never answer: each request that is tried would wait for `timeout.backend`.
     let over = Arc::new(AtomicBool::new(false));
     let frozen = || {
         let over = over.clone();
@@ -164,7 +164,7 @@ fn backends_that_are_as_dead_as_their_probes_say_hold_few_requests_and_the_rest_
     assert!(begun.elapsed() < Duration::from_secs(5), "three refusals took {:?}", begun.elapsed());
     assert_eq!(weir.metric("weir_last_resort_total", &[("pool", "app")]), 64.0, "32 at each of two");
     weir.reaches("weir_rejected_total", &[("reason", "queue_timeout")], 3.0);
-    // One gives up: its place on trial is free for another.
+    // One client gives up, so its place is free for another.
     stuck.pop().expect("one of 64").resets();
     let mut next = weir.client("web");
     next.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");

@@ -68,7 +68,7 @@ fn a_status_out_of_the_expected_range_takes_a_backend_down_and_a_good_one_brings
         status.store(204, Ordering::SeqCst);
         until("204 to bring it back", || is_up(&weir, sick.address()).then_some(()));
     }
-    // What it found is shown.
+    // The result is shown.
     assert!(
         weir.metric("weir_probes_total", &[("backend", &sick.address().to_string()), ("result", "bad")])
             >= 13.0
@@ -77,7 +77,7 @@ fn a_status_out_of_the_expected_range_takes_a_backend_down_and_a_good_one_brings
 
 #[test]
 fn fall_bad_probes_in_a_row_take_down_and_rise_good_ones_bring_up() {
-    // Every answer but each third is bad: never three bad ones in a row.
+    // Two of every three answers are bad: never three bad ones in a row.
     let count = Arc::new(AtomicUsize::new(0));
     let counting = count.clone();
     let flapping = Backend::serving(move |_, wire| {
@@ -123,7 +123,7 @@ fn a_probe_answered_with_garbage_or_not_at_all_is_bad() {
         let well = named("b");
         let odd = Backend::serving(move |_, wire| {
             wire.sends(answer);
-            // Held open: only the probe's own timeout ends it.
+            // Held open, so that only the probe's own timeout ends it.
             std::thread::sleep(Duration::from_millis(300));
             After::Close
         });
@@ -173,7 +173,7 @@ fn probes_end_with_their_pool_and_leave_no_connections_open() {
 #[test]
 fn a_backend_that_answers_slowly_but_within_the_timeout_stays_up() {
     let slow = Backend::serving(|_, wire| {
-        // As much before its time as a busy machine may need.
+        // As long in advance as a busy machine may need.
         std::thread::sleep(Duration::from_millis(2600));
         wire.answers(200, &[], "slow");
         After::Keep

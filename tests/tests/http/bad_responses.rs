@@ -158,7 +158,7 @@ fn a_response_shorter_than_its_length_is_visibly_cut_off() {
 
 #[test]
 fn a_reset_in_a_response_that_ends_with_its_connection_is_not_a_clean_end() {
-    // Without length or chunks only the kind of end tells a whole body from a cut one.
+    // Without a length or chunks, only FIN or RST tells a complete body from a truncated one.
     let backend = ScriptedBackend::start();
     let weir = Setup::of(NO_RETRY).with("app", backend.address()).start();
     let mut client = weir.client("web");
@@ -218,7 +218,7 @@ fn bytes_behind_a_response_are_never_taken_for_the_next_one() {
 
 #[test]
 fn bytes_that_arrive_on_an_idle_backend_connection_spoil_it() {
-    // A20: the poison comes late, while the connection rests in the pool.
+    // A20: the poisoned response arrives late, while the connection is idle in the pool.
     let backend = ScriptedBackend::start();
     let weir = Setup::of(PLAIN).with("app", backend.address()).start();
     let mut client = weir.client("web");
@@ -293,7 +293,7 @@ fn early_hints_are_passed_on_before_the_response() {
     client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
     let response = client.receives_status(200);
     assert!(matches!(response.interim[..], [103] | []), "{:?}", response.interim);
-    // A client of HTTP/1.0 knows no interim responses (RFC 9110 §15.2).
+    // A client of HTTP/1.0 does not know interim responses (RFC 9110 §15.2).
     let mut client = weir.client("web");
     client.sends("GET / HTTP/1.0\r\nhost: a\r\n\r\n");
     assert_eq!(client.receives_status(200).interim, Vec::<u16>::new());

@@ -12,7 +12,7 @@ fn named(name: &'static str) -> Backend {
     })
 }
 
-/// Trusts the loopback; three backends and these settings of their pool.
+/// Trusts loopback addresses; has three backends, and these settings for their pool.
 fn trusting(of_pool: &str) -> (Weir, [Backend; 3]) {
     let backends = [named("a"), named("b"), named("c")];
     let config = format!(
@@ -107,7 +107,7 @@ fn the_connections_of_a_trusted_proxy_are_nobodys_share() {
     assert_eq!(weir.metric("weir_rejected_total", &[("reason", "client_connections")]), 0.0);
 }
 
-/// A customer of IPv6 has at least a /64 and can come from each address in it.
+/// A customer with IPv6 has at least a /64 and can use every address in it.
 #[test]
 fn connections_from_one_64_share_the_limit_of_one_client() {
     let backend = Backend::saying("ok");
@@ -180,8 +180,8 @@ fn a_proxy_header_to_a_backend_names_the_client_that_a_trusted_proxy_names() {
     }
 }
 
-/// Before one backend, with these lines of the listener; an address that is denied, and one request a minute
-/// for each client.
+/// One backend, and these lines for the listener; one address is denied, and `/limited` takes one request an
+/// hour from each client.
 fn behind(of_listener: &str) -> (Weir, Backend) {
     let backend = named("a");
     let config = format!(
@@ -230,7 +230,7 @@ fn whom_a_field_of_a_cdn_names_is_the_client_of_log_lists_limits_and_backends() 
     }
     let logged =
         |line: &String| serde_json::from_str::<Value>(line).expect("a line of JSON")["client"].take();
-    // Each worker writes its own lines, and in no order with those of others.
+    // Each worker writes its own lines, in no particular order with those of others.
     let mut clients: Vec<Value> = weir.lines_of("access.log", 6).iter().map(logged).collect();
     clients.sort_by_key(Value::to_string);
     assert_eq!(clients, [1, 1, 2, 2, 66, 7].map(|last| format!("203.0.113.{last}:0")));

@@ -109,7 +109,7 @@ fn a_response_that_ends_with_its_connection_reaches_the_client_whole_and_framed(
     client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
     let response = client.receives_status(200);
     assert!(response.body == body);
-    // A client of HTTP/1.0 knows no chunks: for it the end of the connection is the end of the body.
+    // A client of HTTP/1.0 does not know chunks: for it the body ends with the connection.
     let mut client = weir.client("web");
     client.sends("GET / HTTP/1.0\r\nhost: a\r\n\r\n");
     let response = client.receives_status(200);
@@ -263,7 +263,7 @@ fn an_answer_before_the_end_of_the_request_never_leaves_an_undrained_connection_
     assert_eq!(first.receives_request_head().target, "/early");
     first.answers(403, &[], "no");
     let response = client.receives_status(403);
-    // The rest of the body comes after the answer; whatever becomes of it, it is body.
+    // The rest of the body comes after the answer; whatever happens to it, it must be treated as body.
     let rest_sent =
         client.tries_to_send(vec![b'x'; 50_000]).and_then(|()| client.tries_to_send(smuggled)).is_ok();
     if !response.closes() {
@@ -288,8 +288,8 @@ fn an_answer_before_the_end_of_the_request_never_leaves_an_undrained_connection_
         answered.then_some(())
     });
     fence.receives_status(200);
-    // On the connection of the early answer there is body, and never another request's head behind a cut
-    // body.
+    // The connection of the early answer carries body bytes, and never another request's head after a
+    // truncated body.
     let after = connections[0].looks();
     assert!(after <= length, "the backend got {after} bytes of a body of {length}");
 }
@@ -298,7 +298,7 @@ fn an_answer_before_the_end_of_the_request_never_leaves_an_undrained_connection_
 fn a_client_that_goes_away_in_its_body_leaves_no_half_request_on_a_kept_connection() {
     let backend = weighing();
     let weir = plain(&backend);
-    // A kept backend connection first, so that there is one to spoil.
+    // First a kept backend connection, so that there is one that could be corrupted.
     let mut client = weir.client("web");
     client.sends("GET /warm HTTP/1.1\r\nhost: a\r\n\r\n");
     client.receives_status(200);
@@ -332,7 +332,7 @@ fn a_client_that_closes_is_taken_for_gone_where_the_listener_says_so() {
     let backend = ScriptedBackend::start();
     let config = PLAIN.replace("bind = \"@web\"", "bind = \"@web\"\nabort_on_close = true");
     let weir = Setup::of(&config).with("app", backend.address()).start();
-    // Before the answer's head, and while its body is silent.
+    // Before the answer's head, and during a pause in its body.
     for begun in ["", "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nevent\r\n"] {
         let mut client = weir.client("web");
         client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
@@ -384,7 +384,7 @@ fn a_body_over_the_routes_limit_is_refused_and_never_whole_at_the_backend() {
         "x".repeat(1024)
     ));
     client.receives_status(200);
-    // Declared too long: refused by the head alone.
+    // Declared as too long: refused because of the head alone.
     client.sends("POST /small/x HTTP/1.1\r\nhost: a\r\ncontent-length: 1025\r\n\r\n");
     client.receives_status(413);
     // Too long without saying so.

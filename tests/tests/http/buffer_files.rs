@@ -14,7 +14,7 @@ use weir_tests::dialogue::{
 };
 
 const MIB: usize = 1 << 20;
-/// More than memory shall hold by far, and more than all sockets on the way take.
+/// Far more than memory may hold, and more than all sockets on the way take.
 const BIG: usize = 64 * MIB;
 
 /// A backend that takes one request at a time, behind 64 KiB of memory and this much disk.
@@ -51,7 +51,7 @@ fn start(backend: &Backend, files: &str) -> Weir {
     setup.with("app", backend.address()).start()
 }
 
-/// Says how much came, what it comes to, and what stood behind it. `/big` and `/trailers` get long answers.
+/// Reports how much arrived, its hash, and the trailers. `/big` and `/trailers` get long answers.
 fn backend() -> Backend {
     Backend::serving(|request, wire| {
         match request.target.as_str() {
@@ -78,7 +78,8 @@ fn summed(body: &[u8]) -> String {
     format!("{} {:x}", body.len(), fingerprint(body))
 }
 
-/// Weir before a backend that answers somebody's request only when it is told to, and the two ends of that.
+/// Weir in front of a backend that answers somebody's request only when it is told to, and both ends of that
+/// exchange.
 fn occupied(backend: &ScriptedBackend) -> (Weir, Wire, Wire) {
     let setup = Setup::of(&config("4GiB", "")).with("files", folder().display());
     let weir = setup.with("app", backend.address()).start();
@@ -95,7 +96,7 @@ fn begins(weir: &Weir, length: usize) -> Wire {
     client
 }
 
-/// In chunks of this many bytes, with a trailer behind them.
+/// In chunks of this many bytes, followed by a trailer.
 fn sends_chunked(weir: &Weir, body: &[u8], part: usize) -> Wire {
     let mut client = weir.client("web");
     client.sends("PUT / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\ntrailer: x-sum\r\n\r\n");
@@ -130,7 +131,7 @@ fn nothing_is_left(weir: &Weir) {
     until("the files to be gone", || are_zero().then_some(()));
 }
 
-/// Descriptors of files of a folder that have no name any more.
+/// Descriptors of files in a folder that have been unlinked.
 fn files_of(pid: u32) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors");
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
@@ -193,7 +194,7 @@ fn uploads_of_each_framing_and_version_are_the_same_behind_the_file() {
     nothing_is_left(&weir);
 }
 
-/// One holds 8 of the 12 MiB that memory has for bodies, so that another gets 4 at most.
+/// One request holds 8 of the 12 MiB that memory has for bodies, so that another gets at most 4.
 #[test]
 fn where_memory_is_short_the_file_begins_earlier() {
     let backend = backend();
@@ -372,7 +373,7 @@ fn more_files_than_may_be_are_not_made() {
     assert_eq!((refused(&weir, "count"), weir.metric("weir_buffer_files", &[])), (1.0, 1.0));
 }
 
-/// The first backend closes when it has some of it; the second gets all of it.
+/// The first backend closes after it has received part of the body; the second gets all of it.
 #[test]
 fn what_is_in_a_file_is_sent_again() {
     let (closing, other) = (ScriptedBackend::start(), ScriptedBackend::start());
@@ -399,7 +400,7 @@ fn what_is_in_a_file_is_sent_again() {
     nothing_is_left(&weir);
 }
 
-/// A server that refuses by the head alone, reads no body and closes nothing.
+/// A server that refuses because of the head alone, reads no body and closes nothing.
 #[test]
 fn a_backend_that_answers_before_it_has_the_file_is_heard_and_its_connection_serves_nobody_else() {
     let backend = ScriptedBackend::start();
@@ -409,7 +410,7 @@ fn a_backend_that_answers_before_it_has_the_file_is_heard_and_its_connection_ser
     client.sends(pattern(1, BIG));
     let mut first = backend.accepts();
     first.receives_until("\r\n\r\n");
-    // What is said before the answer does not end it.
+    // An interim response does not end it.
     first.sends("HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n");
     first.answers(413, &[], "too much");
     assert_eq!(client.receives_status(413).text(), "too much");
@@ -472,7 +473,7 @@ fn many_that_come_and_go_leave_no_descriptor_behind_and_take_the_memory_of_a_few
         nothing_is_left(&weir);
         until("its sessions to end", || (weir.metric("weir_sessions", &[]) == 0.0).then_some(()));
         let most = *descriptors.get_or_insert_with(|| weir.usage().descriptors) + 2;
-        // Weir may come to accept the last of them only now.
+        // Weir may only now get to accept the last of them.
         until(&format!("{most} descriptors, {round}"), || (weir.usage().descriptors <= most).then_some(()));
         let grown = weir.usage().peak_bytes.saturating_sub(at_rest);
         assert!(grown < 48 * MIB as u64, "{grown} bytes in round {round}");

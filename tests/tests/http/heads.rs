@@ -351,7 +351,7 @@ fn a_request_that_comes_back_again_and_again_is_ended() {
     weir.reaches("weir_ends_total", &[("listener", "web"), ("reason", "looped")], 1.0);
     weir.reaches("weir_requests_total", &[("listener", "web"), ("code", "5xx")], 17.0);
     assert_eq!(weir.metric("weir_requests_total", &[("listener", "web"), ("code", "5xx")]), 17.0);
-    // Sixteen times is not what one service's proxies do, but eight may be.
+    // Sixteen times is more than the proxies of one service need, but eight may occur.
     let own = ["1.1 weir"; 8].join(", ");
     let backend = Backend::saying("ok");
     let weir = plain(&backend);
@@ -397,7 +397,7 @@ fn a_method_nobody_knows_is_forwarded_as_it_is() {
     );
 }
 
-/// RFC 9110 §9.3.2: an answer to HEAD has no content, a refusal either.
+/// RFC 9110 §9.3.2: an answer to HEAD has no content, and neither has a refusal.
 #[test]
 fn a_refusal_of_head_has_no_content() {
     let backend = Backend::saying("hello");

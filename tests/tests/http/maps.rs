@@ -1,4 +1,4 @@
-//! Maps from files: in values, conditions and the choice of a pool, and what becomes of files that change
+//! Maps from files: in values, conditions and the choice of a pool, and what happens when files change
 //! (threats J12 and J13).
 
 use std::fs;
@@ -151,7 +151,7 @@ fn a_map_says_the_pool_a_field_a_redirect_and_who_is_kept_out() {
     assert_eq!(tier("2001:db8::7", "/admin/"), (200, "office-six".to_owned()));
     assert_eq!(tier("10.66.1.1", "/admin/").0, 403);
     assert_eq!(tier("192.0.2.1", "/admin/").0, 403);
-    // Nothing is said of who is nowhere.
+    // No field is added for a client that no line covers.
     assert_eq!(tier("192.0.2.1", "/"), (200, "none".to_owned()));
 }
 
@@ -199,10 +199,10 @@ fn a_file_that_changes_is_taken_over_by_itself_however_it_is_changed() {
     let house = start();
     let path = house.file("tenants.map");
     assert_eq!(house.served_by("shop.test"), "gold");
-    // In place.
+    // The file is rewritten in place.
     fs::write(&path, TENANTS.replace("shop.test gold", "shop.test silver")).expect("written");
     house.comes_to_serve("shop.test", "silver");
-    // By another file in its place.
+    // Another file takes its place.
     fs::write(house.file("next"), TENANTS.replace("odd.test platinum", "odd.test gold")).expect("written");
     fs::rename(house.file("next"), &path).expect("renamed");
     house.comes_to_serve("odd.test", "gold");
@@ -221,7 +221,7 @@ fn a_file_that_changes_is_taken_over_by_itself_however_it_is_changed() {
     house.comes_to_serve("new.test", "gold");
     assert_eq!(house.versions("tenants", "applied"), 4.0);
     assert_eq!(house.versions("tenants", "refused"), 0.0);
-    // A change of a map is no reload.
+    // A changed map is not a reload.
     assert_eq!(house.weir.metric("weir_config_generation", &[]), 1.0);
 }
 
@@ -247,7 +247,7 @@ fn j12_a_bad_version_of_a_file_or_none_keeps_the_lines_before_and_is_told() {
     let status = house.weir.admin().reads("/v1/status").json();
     assert!(status["maps"][0]["error"].as_str().is_some_and(|it| it.contains("tenants.map")), "{status}");
     assert!(house.weir.command(&["status"]).succeeded().contains("lines of before stay in force"));
-    // What was in force all the time is no news, and nothing is wrong any more.
+    // A return to the lines that stayed in force is not an applied change, and clears the error.
     fs::write(&path, TENANTS).expect("written");
     until("the map to be whole again", || {
         (house.weir.metric("weir_map_stale", &[("map", "tenants")]) == 0.0).then_some(())
@@ -311,7 +311,7 @@ fn j13_what_a_client_writes_finds_no_line_but_its_own() {
     }
 }
 
-/// Says what it was told in these fields.
+/// Answers with the values of these request fields.
 fn telling(names: [&'static str; 4]) -> Backend {
     Backend::serving(move |request, wire| {
         let told = |name| request.fields.one(name).unwrap_or("none").to_owned();
@@ -413,7 +413,7 @@ fn a_line_that_cannot_be_is_refused_and_nothing_changes() {
     assert_eq!(house.served_by("shop.test"), "gold", "the lines before");
     fs::remove_file(house.file("tenants.map")).expect("removed");
     assert!(map(&["set", "tenants", "a.test", "gold"]).stderr.contains("can't be read"));
-    // A change needs the rights of one.
+    // A change needs the same permission as others.
     let status = house.weir.admin().calls("PUT", "/v1/maps/places?key=10.9.9.9", &[], "{}").status();
     assert_eq!(status, 400, "without a value");
 }
@@ -459,7 +459,7 @@ fn every_kind_of_map_finds_its_line_and_groups_stand_in_redirects_and_fields_unh
     for (host, target, agent, expected) in [
         ("a.SHOP.test", "/x.min.js", "Googlebot", "small shop robot none"),
         ("ashop.test", "/x.js?name=abc", "curl", "script all none bc-a"),
-        // A group holds the client's bytes as they were sent, and no field can be made of them.
+        // A group holds the client's bytes as they were sent, and can't inject a field.
         ("other", "/?name=a%0d%0ax-evil:1", "curl", "none none none %0d%0ax-evil:1-a"),
     ] {
         assert_eq!(asks(host, target, agent).1, expected, "{host}{target}");

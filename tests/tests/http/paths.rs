@@ -2,7 +2,7 @@
 
 use weir_tests::dialogue::{After, Backend, NO_PROBES, Setup, Weir, one_pool};
 
-/// Denies `/admin`, forwards everything else: what an access rule in a proxy is for.
+/// Denies `/admin` and forwards everything else, as an access rule in a proxy does.
 fn guarded(backend: &Backend) -> Weir {
     Setup::of(&one_pool(
         r#"

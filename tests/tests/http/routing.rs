@@ -109,7 +109,7 @@ fn the_first_route_that_matches_host_path_method_and_header_wins() {
         ("GET", "anything.example", "/health", "", "200"),
     ] {
         let got = site.backend_for(method, host, target, fields);
-        // A rooted name is the same host (RFC 3986 §3.2.2), so either answer to it is consistent.
+        // A name with a final dot is the same host (RFC 3986 §3.2.2), so either answer to it is consistent.
         if host.ends_with('.') && got == "one" {
             continue;
         }
@@ -212,7 +212,7 @@ fn a_redirect_fills_in_host_path_and_query() {
     assert_eq!(response.fields.one("location"), Some("https://plain.example/form"));
 }
 
-/// A page of another origin may read a 429 only where the answer says so, as a backend's would.
+/// A page from another origin may read a 429 only if the answer permits it, as a backend's answer would.
 #[test]
 fn weirs_own_answers_have_the_fields_that_their_route_adds() {
     let backend = Backend::saying("ok");
@@ -264,7 +264,7 @@ fn weirs_own_answers_have_the_fields_that_their_route_adds() {
         let answer = ask(method, path, fields);
         assert_eq!(answer.status, status, "{path}");
         assert_eq!(answer.fields.all("access-control-allow-origin"), ["*"], "{path}: {answer:?}");
-        // An error is nothing to keep, whatever the route says of its pages.
+        // An error must not be cached, whatever the route says about its pages.
         let kept = if is_error { "no-store" } else { "max-age=99" };
         assert_eq!(answer.fields.all("cache-control"), [kept], "{path}");
     }

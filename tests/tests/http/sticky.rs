@@ -17,7 +17,7 @@ fn backends() -> [Backend; 3] {
     })
 }
 
-/// A node before these backends, whose cookies are sealed as `sticky` says beside the name.
+/// A node in front of these backends; `sticky` says, after the name, how its cookies are sealed.
 fn node(backends: &[Backend; 3], sticky: &str, secret: &str) -> Setup {
     let config = format!(
         r#"
@@ -88,8 +88,8 @@ fn cookies_are_read_by_nodes_with_the_same_secret_and_by_no_others() {
     }
 }
 
-/// The address of a backend was under a hash that everybody can compute, so that each guess could be tried on
-/// it.
+/// The cookie held a hash of the backend's address that everybody can compute, so that guesses could be
+/// tested.
 #[test]
 fn a_cookie_outlives_reloads_upgrades_and_restarts_and_says_nothing_of_the_address() {
     let backends = backends();
@@ -161,7 +161,7 @@ fn a_cookie_that_came_over_tls_is_not_to_be_sent_in_the_clear() {
     });
 }
 
-/// curl keeps a jar as browsers do: it is sent back what the attributes allow, and nothing else.
+/// curl keeps cookies as browsers do: it sends back what the attributes allow, and nothing else.
 #[test]
 fn the_cookie_has_the_attributes_that_are_said_and_curl_keeps_to_them() {
     let backend = Backend::serving(|request, wire| {
@@ -220,7 +220,7 @@ fn the_cookie_has_the_attributes_that_are_said_and_curl_keeps_to_them() {
         ("http://shop.example/other", false),
         ("http://else.example/cart", false),
     ] {
-        // Backends are told the cookie, as they always were.
+        // Backends receive the cookie, as before.
         assert_eq!(curl(url).starts_with("weir="), has_it, "{url}");
     }
 }

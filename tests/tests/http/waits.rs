@@ -72,8 +72,8 @@ fn a_client_that_sends_a_flood_of_requests_does_not_keep_another_from_its_turn()
             flood.receives_status(200);
         }
     });
-    // Each is one turn of the worker's; were the flood served in turns of thousands, it would be over long
-    // before.
+    // Each request takes one turn of the worker; if the flood were served thousands at a time, it would be
+    // over long before.
     let mut other = weir.client("web");
     let mut served = 0;
     while !reader.is_finished() && served < 400 {
@@ -200,7 +200,7 @@ fn a_large_put_is_not_sent_on_a_connection_that_may_just_be_closing() {
     client.receives_status(200);
 }
 
-/// `min_body_rate` is looked at after five seconds; those in line are none of the client's.
+/// `min_body_rate` is checked after five seconds; seconds spent in the queue do not count for the client.
 #[test]
 fn time_spent_in_the_queue_is_not_taken_from_the_clients() {
     let backend = ScriptedBackend::start();
@@ -231,7 +231,7 @@ fn time_spent_in_the_queue_is_not_taken_from_the_clients() {
     second.receives_exactly("HTTP/1.1 100 Continue\r\n\r\n");
     let mut of_second = backend.accepts_if_any().unwrap_or(of_first);
     of_second.receives_until("\r\n\r\n");
-    // Each piece is looked at when it comes.
+    // Each piece is handled when it arrives.
     for piece in ["hello", "world"] {
         second.sends(piece);
         of_second.receives_exactly(piece);

@@ -1,5 +1,5 @@
-//! What has to be ignored is, and what RFC 9113 changed holds: cases that h2spec, made for RFC 7540, does not
-//! have.
+//! What has to be ignored is ignored, and what RFC 9113 changed is followed: cases that h2spec, made for RFC
+//! 7540, does not have.
 
 use weir_tests::dialogue::http2::{
     END_HEADERS, END_STREAM, Frame, Outcome, block, code, frame, get, headers, kind, request, setting,

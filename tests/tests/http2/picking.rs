@@ -7,7 +7,7 @@ use weir_tests::dialogue::{After, Authority, Backend, INNER, Setup, Signal, Weir
 
 use super::super::http::upgrades::{echoing_websocket, open_websocket};
 
-/// What asks it.
+/// The Weir that asks the inner one.
 const OUTER: &str = r#"
 [runtime]
 workers = 1
@@ -59,7 +59,7 @@ fn get(weir: &Weir) -> (u16, String) {
     (answer.status, answer.text())
 }
 
-/// A backend that answers nobody before so many ask at once.
+/// A backend that answers nobody before this many ask at once.
 fn patient(count: usize) -> Backend {
     let (gate, waited) = (Arc::new(Barrier::new(count)), Mutex::new(0));
     Backend::serving(move |_, wire| {
@@ -76,7 +76,7 @@ fn patient(count: usize) -> Backend {
     })
 }
 
-/// So many clients ask at once; gives how many connections to the backend that took, by what it picked.
+/// This many clients ask at once; gives the number of connections to the backend, by the version it picked.
 fn burst(http: &str, count: usize) -> (f64, f64) {
     let (authority, app) = (authority(), patient(count));
     let inner = inner(&authority, http, &app);
@@ -211,7 +211,7 @@ fn probes_speak_what_is_picked() {
         wire.answers(if is_probe { 204 } else { 200 }, &[], "");
         After::Keep
     });
-    // The second soon after the first, and each with all the time it needs.
+    // The second soon after the first, each with all the time it needs.
     let pace = "interval = \"60s\", fast_interval = \"50ms\", timeout = \"60s\", rise = 2";
     let more = format!("health = {{ check = \"http\", path = \"/healthz\", expect_status = [204], {pace} }}");
     for http in [BOTH, FIRST] {
@@ -223,7 +223,7 @@ fn probes_speak_what_is_picked() {
     }
 }
 
-/// Threat J17: who only says that it speaks HTTP/2 does not hold up those who wait for it.
+/// Threat J17: a backend that only claims to speak HTTP/2 does not hold up the requests that wait for it.
 #[test]
 fn b20_an_upgrade_is_held_against_no_backend_that_speaks_http_2_alone() {
     let (authority, app) = (authority(), Backend::saying("hello"));

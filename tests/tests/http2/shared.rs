@@ -1,5 +1,5 @@
-//! Connections to backends that many clients share: what one of them does, or its backend, is not what ends
-//! the requests of others (threat B18).
+//! Connections to backends that many clients share: what one of them does, or its backend, must not end the
+//! requests of others (threat B18).
 
 use weir_tests::dialogue::http2::{
     END_STREAM, Frame, Http2, Outcome, PREFACE, code, frame, get, headers, kind, request, reset, setting,
@@ -20,10 +20,10 @@ fn weir_before(backend: &ScriptedBackend, pool: &str) -> Weir {
     Setup::of(&format!("[runtime]\nworkers = 1\n{config}")).with("app", backend.address()).start()
 }
 
-/// One failure and it is left alone.
+/// One failure ejects the backend.
 const STRICT: &str = r#"health = { check = "off", passive = { errors = 1, within = "10s", eject = "30s", max_ejected = 1.0 } }"#;
 
-/// The frames up to the one that says that all before was taken in.
+/// The frames up to the acknowledgement of a `PING`, which shows that everything before it was read.
 fn frames_until_acknowledged(server: &mut Http2) -> Vec<Frame> {
     server.sends(frame(kind::PING, 0, 0, b"all of it"[..8].as_ref()));
     let mut frames = Vec::new();
@@ -44,7 +44,7 @@ fn is_end_of_answer(frame: &Frame) -> bool {
     frame.kind == kind::DATA && frame.flags & END_STREAM != 0
 }
 
-/// Receives until so many frames of this kind have come.
+/// Receives until this many such frames have come.
 fn receives_count(end: &mut Http2, count: u32, is_one: impl Fn(&Frame) -> bool) {
     let mut received = 0;
     while received < count {
@@ -64,7 +64,7 @@ fn waits_patiently(weir: &Weir, backend: &ScriptedBackend) -> (Http2, Http2, u32
 
 #[test]
 fn b18_a_connection_outlives_any_number_of_answers_that_clients_break_off() {
-    /// Most that the `h2` crate remembers by itself, and more.
+    /// More than the `h2` crate remembers by default.
     const AT_ONCE: u32 = 300;
     let backend = ScriptedBackend::start();
     let weir = weir_before(&backend, NO_HEALTH);
@@ -81,7 +81,7 @@ fn b18_a_connection_outlives_any_number_of_answers_that_clients_break_off() {
         receives_count(&mut client, AT_ONCE, |found| found.kind == kind::HEADERS);
         client.sends(streams.flat_map(|stream| reset(stream, code::CANCEL)).collect::<Vec<u8>>());
         receives_count(&mut server, AT_ONCE, is_reset);
-        // What was on its way.
+        // Data that was already on its way.
         let late = asked.iter().flat_map(|stream| frame(kind::DATA, END_STREAM, *stream, b"late"));
         server.sends(late.collect::<Vec<u8>>());
     }
@@ -130,7 +130,7 @@ fn h17_a_connection_on_which_nothing_comes_is_replaced_although_each_request_is_
     let weir = weir_before(&backend, NO_HEALTH);
     let mut client = connect(&weir, b"");
     let mut silent = is_served_anew(&mut client, 1, &backend);
-    // From here on nobody reads what comes on it, as when the way there is gone.
+    // From here on nobody reads from this connection, as if the network path were gone.
     let mut stream = 1;
     let next = until("another connection", || {
         stream += 2;
@@ -143,10 +143,10 @@ fn h17_a_connection_on_which_nothing_comes_is_replaced_although_each_request_is_
         }
         next
     });
-    // The first that comes may be of a request that was given up before.
+    // The first request to arrive may be one that was given up before.
     let serving = serves(Http2::server(next, b""));
     assert!(is_hello(&client.outcome_of(stream)));
-    // It was asked whether it is there.
+    // It was sent a PING.
     silent.receives(kind::PING, 0);
     drop(weir);
     serving.join().expect("answers");
@@ -164,7 +164,7 @@ fn h17_requests_on_a_connection_whose_way_is_gone_end_long_before_their_own_time
     let _unreachable = is_served_anew(&mut client, 1, &backend);
     network.run("server1", &["ip", "route", "add", "blackhole", "10.50.11.1/32"]);
     client.sends(get(3, "/"));
-    // It is sent once more, over a connection that does not come about.
+    // It is sent once more, over a connection that can't be established.
     let outcome = client.outcome_of(3);
     assert!(matches!(outcome, Outcome::Answered(504, _)), "{outcome:?}");
     network.run("server1", &["ip", "route", "del", "blackhole", "10.50.11.1/32"]);
@@ -225,7 +225,7 @@ fn h17_a_request_that_takes_too_long_does_not_give_up_a_connection_on_which_othe
 
 #[test]
 fn b19_a_connection_whose_requests_are_given_up_takes_no_more_before_its_backend_ends_it() {
-    /// Fewer than any backend allows: the `h2` crate has 20.
+    /// No more than any backend allows: the `h2` crate allows 20.
     const ALLOWED: u32 = 20;
     let backend = ScriptedBackend::start();
     let weir = weir_before(&backend, NO_HEALTH);
@@ -257,7 +257,7 @@ fn b19_requests_that_are_given_up_all_at_once_are_broken_off_a_few_at_a_time() {
     client.sends(streams.clone().flat_map(|stream| get(stream, "/")).collect::<Vec<u8>>());
     let asked: Vec<u32> = (0..AT_ONCE).map(|_| server.receives_request()).collect();
     client.sends(streams.flat_map(|stream| reset(stream, code::CANCEL)).collect::<Vec<u8>>());
-    // One that was answered meanwhile needs no end of ours.
+    // A stream that was answered in the meantime needs no reset from us.
     let mut resets = Vec::new();
     while resets.len() < 20 {
         let found = server.receives_frame().expect("a reset");
@@ -272,7 +272,7 @@ fn b19_requests_that_are_given_up_all_at_once_are_broken_off_a_few_at_a_time() {
     }
     answers(&mut server, awaited);
     assert!(is_hello(&patient.outcome_of(1)));
-    // Nothing is left on it, and it takes no more.
+    // No stream is left on it, and it takes no new ones.
     assert_eq!(server.receives_the_end().0.unwrap_or(0), 0);
 }
 
@@ -292,7 +292,7 @@ fn b20_an_upgrade_that_a_backend_cannot_do_is_asked_for_once_and_held_against_no
     }
     assert_eq!(weir.metric("weir_retries_total", &[]), 0.0);
     weir.reaches("weir_ends_total", &[("reason", "no_tunnel")], 3.0);
-    // Others are served, over the same connection.
+    // Others are served over the same connection.
     let mut client = connect(&weir, b"");
     client.sends(get(1, "/"));
     let mut server = server.expect("it was asked");
@@ -335,7 +335,7 @@ fn a_backend_that_has_not_said_how_many_it_takes_gets_one_request_and_then_as_ma
     for stream in asked {
         answers(&mut server, stream);
     }
-    // The rest comes over the same connection, or over another.
+    // The rest arrives over the same connection or another one.
     let mut left = 20 - ALLOWED;
     let mut servers = vec![server];
     until("all to be asked for", || {
@@ -366,7 +366,7 @@ fn a_backend_that_never_says_how_many_it_takes_is_asked_all_the_same() {
     backend.has_nobody_waiting();
 }
 
-/// They would wait for a second, and longer than for a connection.
+/// They would otherwise wait for a second, longer than for a connection.
 #[test]
 fn requests_beside_the_first_go_to_a_silent_backend_within_the_time_for_a_connection() {
     let backend = ScriptedBackend::start();
@@ -381,11 +381,11 @@ fn requests_beside_the_first_go_to_a_silent_backend_within_the_time_for_a_connec
     receives_count(&mut client, 2, is_end_of_answer);
 }
 
-/// One after the other had all of that time for itself, from when the one before had given up.
+/// Each one in turn had the whole time for itself, from the moment when the one before had given up.
 #[test]
 fn requests_that_wait_for_one_connection_wait_no_longer_than_for_their_own() {
     const WAITING: u32 = 60;
-    // It takes connections, and says nothing on them.
+    // It accepts connections and sends nothing.
     let backend = ScriptedBackend::start();
     let pool = r#"
         tls = { verify = false }
@@ -419,7 +419,7 @@ fn requests_above_the_last_stream_of_a_goaway_with_an_error_are_sent_over_anothe
         let stream = answers_next(&mut next);
         let outcome = client.outcome_of(1);
         assert!(is_hello(&outcome), "{error}: {outcome:?}");
-        // What comes next finds no connection.
+        // The next request finds no connection.
         next.sends(frame(kind::GOAWAY, 0, 0, &[stream.to_be_bytes(), [0; 4]].concat()));
         while next.receives_frame().is_ok() {}
     }
@@ -429,7 +429,7 @@ fn requests_above_the_last_stream_of_a_goaway_with_an_error_are_sent_over_anothe
 /// RFC 9113 section 5.2: the window of the connection is one for all of its streams.
 #[test]
 fn b27_content_that_a_backend_does_not_read_keeps_nobody_elses_waiting() {
-    /// The window of a connection whose server says nothing else (section 6.9.2).
+    /// The default window of a connection (section 6.9.2).
     const WINDOW: usize = 65_535;
     let backend = ScriptedBackend::start();
     let weir = weir_before(&backend, NO_HEALTH);
@@ -450,7 +450,7 @@ fn b27_content_that_a_backend_does_not_read_keeps_nobody_elses_waiting() {
     assert_eq!(second.receives(kind::DATA, stream).payload, b"some");
     answers(&mut second, stream);
     assert_eq!(other.receives_status(200).text(), "hello");
-    // What has no content needs no window.
+    // A request without content needs no window.
     other.sends("GET / HTTP/1.1\r\nhost: a.test\r\n\r\n");
     answers_next(&mut first);
     assert_eq!(other.receives_status(200).text(), "hello");

@@ -14,7 +14,7 @@ fn before(backend: &ScriptedBackend) -> Weir {
     Setup::of(&format!("[runtime]\nworkers = 1\n{config}")).with("app", backend.address()).start()
 }
 
-/// Both waited for the end of the connection, which takes 15 seconds. Needs root.
+/// Both used to wait for the end of the connection, which takes 15 seconds. Needs root.
 #[test]
 fn h17_a_request_that_may_be_sent_again_leaves_an_unreachable_host_and_another_waits_for_it() {
     let network = Network::enter(1);
@@ -27,7 +27,7 @@ fn h17_a_request_that_may_be_sent_again_leaves_an_unreachable_host_and_another_w
     client.sends(get(3, "/"));
     client.sends(headers(5, &request("POST", "/"), false));
     client.sends(frame(kind::DATA, END_STREAM, 5, b"once"));
-    // It is sent again, over connections that do not come about.
+    // It is sent again, over connections that can't be established.
     let answered = loop {
         let found = client.receives_frame().expect("an answer");
         if found.kind == kind::HEADERS {
@@ -36,13 +36,13 @@ fn h17_a_request_that_may_be_sent_again_leaves_an_unreachable_host_and_another_w
     };
     assert_eq!(answered, 3);
     network.run("server1", &["ip", "route", "del", "blackhole", "10.50.11.1/32"]);
-    // The host comes back, with all that was sent to it meanwhile.
+    // The host comes back, and receives everything that was sent to it in the meantime.
     server.receives_request();
     answers_next(&mut server);
     assert!(is_hello(&client.outcome_of(5)));
 }
 
-/// Its host acknowledges what it does not read.
+/// Its host acknowledges data that the backend does not read.
 #[test]
 fn h17_a_request_stays_with_a_backend_that_hangs_and_others_go_over_another_connection() {
     let backend = ScriptedBackend::start();
@@ -50,7 +50,7 @@ fn h17_a_request_stays_with_a_backend_that_hangs_and_others_go_over_another_conn
     let mut client = connect(&weir, b"");
     let mut hangs = is_served_anew(&mut client, 1, &backend);
     client.sends(get(3, "/stays"));
-    // From here on nobody reads what comes on it.
+    // From here on nobody reads from this connection.
     let mut stream = 3;
     let next = until("another connection", || {
         stream += 2;
@@ -64,7 +64,7 @@ fn h17_a_request_stays_with_a_backend_that_hangs_and_others_go_over_another_conn
     });
     let serving = serves(Http2::server(next, b""));
     assert!(is_hello(&client.outcome_of(stream)));
-    // All that were sent before are still there, and none of them elsewhere.
+    // All requests that were sent before are still on it, and none was sent elsewhere.
     answers_next(&mut hangs);
     assert!(is_hello(&client.outcome_of(3)));
     drop(weir);

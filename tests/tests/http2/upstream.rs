@@ -1,4 +1,4 @@
-//! Backends that speak HTTP/2 badly (threat B15), and what is sent once more when they go away.
+//! Backends that speak HTTP/2 badly (threat B15), and what is sent again when they go away.
 
 use weir_tests::dialogue::http2::{
     END_HEADERS, END_STREAM, Http2, Outcome, code, frame, get, headers, kind, request, reset, setting,
@@ -13,13 +13,13 @@ fn weir_before(backend: &ScriptedBackend) -> Weir {
     Setup::of(&config).with("app", backend.address()).start()
 }
 
-/// `GOAWAY`: nothing was done with streams above `last`.
+/// `GOAWAY`: streams above `last` were not processed.
 fn goaway(last: u32, code: u32) -> Vec<u8> {
     frame(kind::GOAWAY, 0, 0, &[last.to_be_bytes(), code.to_be_bytes()].concat())
 }
 
-/// Sends a request, with a body where it is a POST: in one piece, because a body that comes behind its head
-/// is streamed on and can't be sent once more.
+/// Sends a request, with a body unless it is a GET: in one piece, because a body that arrives after its head
+/// is streamed on and can't be sent again.
 fn asks(client: &mut Http2, method: &str) {
     let mut frames = headers(1, &request(method, "/"), method == "GET");
     if method != "GET" {
@@ -65,7 +65,7 @@ fn b15_trailers_over_the_limit_end_an_answer_of_which_nothing_is_left_out_and_no
     server.sends(headers(first, &[("grpc-status", "3"), ("x-details", &"y".repeat(6000))], true));
     let outcome = clients[0].outcome_of(1);
     assert!(matches!(outcome, Outcome::Reset(..)), "{outcome:?}");
-    // What shares its connection goes on, and the backend is blamed for nothing.
+    // Other streams on its connection go on, and the backend is not blamed.
     answers(&mut server, second);
     assert!(is_hello(&clients[1].outcome_of(1)));
     let mut client = connect(&weir, b"");
@@ -120,8 +120,8 @@ fn a_backend_that_closes_behind_an_interim_answer_has_not_closed_without_a_word(
     backend.has_nobody_waiting();
 }
 
-/// As on connections of HTTP/1.1: their age is to blame, once, and neither retries nor their budget are
-/// charged.
+/// As with HTTP/1.1: the age of a connection is accepted as the cause once, without charging the retries or
+/// their budget.
 #[test]
 fn a_connection_that_proves_closed_is_replaced_once_for_all_whose_requests_it_carried() {
     let backend = ScriptedBackend::start();
@@ -144,7 +144,7 @@ fn a_connection_that_proves_closed_is_replaced_once_for_all_whose_requests_it_ca
     server.receives_request();
     server.receives_request();
     drop(server);
-    // One of the two opens the next connection, which the other shares.
+    // One of the two requests opens the next connection, which the other shares.
     let mut server = accepts(&backend);
     server.receives_request();
     server.receives_request();
@@ -162,7 +162,7 @@ fn a_try_with_a_body_that_takes_too_long_gives_way_to_another() {
         &backend,
         "attempts = 1, on = [\"timeout\"], per_try_timeout = \"200ms\", budget = { min_per_second = 100 }",
     );
-    // It takes the body and is silent, or does not take it.
+    // It reads the body and is silent, or does not read it.
     for settings in [Vec::new(), setting(INITIAL_WINDOW, 0)] {
         let mut client = connect(&weir, b"");
         asks(&mut client, "PUT");
@@ -194,7 +194,7 @@ fn a_refused_stream_is_tried_again_where_the_pool_lists_that_and_nothing_else() 
     assert_eq!(weir.metric("weir_retry_reasons_total", &reason), 1.0);
 }
 
-/// The first try has got some of what the file holds, or all of it and the end.
+/// The first attempt has received part of what the file holds, or all of it with the end.
 #[test]
 fn a_body_in_a_file_is_sent_once_more_with_its_end_where_its_stream_was_refused() {
     let backend = ScriptedBackend::start();
@@ -236,10 +236,10 @@ fn a_body_in_a_file_is_sent_once_more_with_its_end_where_its_stream_was_refused(
     assert_eq!(weir.metric("weir_buffered_requests_total", &[("pool", "app")]), 2.0);
 }
 
-/// What comes on a stream, up to its end or `most` bytes, for which there is room; and whether trailers ended
-/// it.
+/// The content of a stream, up to its end or `most` bytes, for which the window is opened; and whether
+/// trailers ended it.
 fn content_of(server: &mut Http2, stream: u32, most: u32) -> (Vec<u8>, bool) {
-    /// Of each stream at first (RFC 9113 section 6.9.2).
+    /// The initial window of each stream (RFC 9113 section 6.9.2).
     const WINDOW: u32 = 65_535;
     server.sends(window_update(0, 4 << 20));
     server.sends(window_update(stream, most - WINDOW));
@@ -273,8 +273,8 @@ fn b15_requests_above_the_last_stream_of_a_goaway_are_sent_over_another_connecti
         let outcome = client.outcome_of(1);
         assert!(is_hello(&outcome), "{method}: {outcome:?}");
         next.sends(goaway(stream, 0));
-        // Its acknowledgement shows that the end was read, and so does the end of the connection: what comes
-        // now finds none.
+        // Its acknowledgement, or the end of the connection, shows that the GOAWAY was read: the next request
+        // finds no connection.
         next.sends(frame(kind::PING, 0, 0, b"12345678"));
         while next.receives_frame().is_ok_and(|frame| frame.kind != kind::PING) {}
     }
@@ -316,7 +316,7 @@ fn b15_after_a_goaway_running_streams_finish_and_new_ones_go_elsewhere() {
     assert!(is_hello(&client.outcome_of(1)));
 }
 
-/// Lets a backend answer a request with `bytes` of a stream, and gives what its client got.
+/// Has a backend answer a request with `bytes`, given its stream, and returns what the client received.
 fn answered_with(bytes: impl FnOnce(u32) -> Vec<u8>) -> Outcome {
     let backend = ScriptedBackend::start();
     let weir = weir_before(&backend);
@@ -324,7 +324,7 @@ fn answered_with(bytes: impl FnOnce(u32) -> Vec<u8>) -> Outcome {
     asks(&mut client, "POST");
     let mut server = accepts(&backend);
     let stream = server.receives_request();
-    // It may be cut off before all was taken.
+    // It may be cut off before everything was sent.
     let _ = server.wire.tries_to_send(bytes(stream));
     client.outcome_of(1)
 }
@@ -406,7 +406,7 @@ fn b15_a_backend_that_allows_one_stream_at_a_time_gets_one_at_a_time() {
     assert!(is_hello(&first.outcome_of(1)) && is_hello(&second.outcome_of(1)));
 }
 
-/// Nothing reached a backend, and no other would take it either: it costs nobody a try.
+/// Nothing reached a backend, and no other backend could take it either, so it costs no attempt.
 #[test]
 fn b17_a_request_that_http_2_cannot_express_is_refused_before_a_backend_is_tried() {
     let backend = ScriptedBackend::start();
@@ -419,7 +419,7 @@ fn b17_a_request_that_http_2_cannot_express_is_refused_before_a_backend_is_tried
     backend.has_nobody_waiting();
     assert_eq!(weir.metric("weir_retries_total", &[]), 0.0);
     weir.reaches("weir_ends_total", &[("reason", "bad_request")], 3.0);
-    // What it can express goes on.
+    // A request that it can express is forwarded.
     let mut client = weir.client("web");
     client.sends("GET /a%60b HTTP/1.1\r\nhost: a\r\n\r\n");
     let mut server = accepts(&backend);

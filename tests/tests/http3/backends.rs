@@ -125,7 +125,8 @@ fn bodies_and_trailers_go_both_ways() {
     assert_eq!(origin.connections(), 1);
 }
 
-/// More is held than a stream takes before its peer says more: what the backend says meanwhile is heard.
+/// More is buffered than a stream may send before its peer opens the window: an answer in the meantime is
+/// read.
 #[test]
 fn an_answer_that_comes_before_all_that_was_held_has_left_is_heard() {
     let authority = authority();
@@ -170,7 +171,7 @@ fn j19_a_request_that_was_not_looked_at_is_sent_again_whatever_its_method_and_no
     assert_eq!(post("/reject"), 200);
     let times = |line: &str| origin.requests().iter().filter(|it| *it == line).count();
     assert_eq!(times("POST /reject"), 2);
-    // The connection ends under it: it may have been worked on.
+    // The connection ends while the request is in flight: the backend may have processed it.
     assert_eq!(post("/die"), 502);
     assert_eq!(times("POST /die"), 1);
     assert_eq!(get(&weir, "/").0, 200, "over another connection");
@@ -207,8 +208,8 @@ fn an_answer_that_breaks_off_is_seen_to_and_one_before_the_request_is_whole_is_h
     assert_eq!(origin.connections(), 1, "one stream's fate is not the others'");
 }
 
-/// A backend, the Weir that asks it over HTTP/3, and a Weir before that one with these keys of its pool: it
-/// has a connection to one that has crashed, and that is back since.
+/// A backend, a Weir in front of it that speaks HTTP/3, and an outer Weir with these keys for its pool. The
+/// outer one has a connection to an inner process that has crashed and was restarted.
 pub fn behind_one_that_crashed(keys: &str) -> (Backend, Weir, Weir) {
     let authority = authority();
     let (app, address) = (Backend::saying("hello"), free_address());
@@ -223,12 +224,12 @@ pub fn behind_one_that_crashed(keys: &str) -> (Backend, Weir, Weir) {
 #[test]
 fn a_backend_that_dies_without_a_word_is_noticed() {
     let (_app, _inner, weir) = behind_one_that_crashed(ONLY);
-    // The old connection is silent; it is given up within its idle time, and the request sent again.
+    // The old connection is silent; it is given up within its idle timeout, and the request is sent again.
     assert_eq!(get(&weir, "/"), (200, "hello".to_owned()));
     assert_eq!(picked(&weir, "h3"), 2.0);
 }
 
-/// What is under way on the old connection waits until that is given up, and nobody else with it.
+/// Only the requests on the old connection wait until it is given up.
 #[test]
 fn a_backend_that_crashed_and_is_back_is_asked_anew_although_the_old_connection_is_not_lost_yet() {
     let (_app, _inner, weir) = behind_one_that_crashed(ONLY);
@@ -251,14 +252,14 @@ fn a_backend_that_crashed_and_is_back_is_asked_anew_although_the_old_connection_
 
 #[test]
 fn a_request_that_hears_nothing_in_all_its_time_has_the_next_go_over_another_connection() {
-    // Shorter than silence lasts for which it would be sent again.
+    // Shorter than the silence after which it would be sent again.
     let keys = format!("{ONLY}\ntimeout = {{ request_total = \"1800ms\" }}");
     let (_app, _inner, weir) = behind_one_that_crashed(&keys);
     assert_eq!(get(&weir, "/").0, 504);
     assert_eq!(get(&weir, "/"), (200, "hello".to_owned()));
 }
 
-/// Nothing is to be heard of it meanwhile but that it is there.
+/// In the meantime the backend only acknowledges PINGs.
 #[test]
 fn a_backend_that_takes_long_to_answer_keeps_its_connection_and_gets_the_next_requests_over_it() {
     let authority = authority();
@@ -268,7 +269,7 @@ fn a_backend_that_takes_long_to_answer_keeps_its_connection_and_gets_the_next_re
     for _ in 0..4 {
         clients.push(weir.client("web"));
         clients.last_mut().expect("one").sends("GET /all/4 HTTP/1.1\r\nhost: a\r\n\r\n");
-        // Longer than a connection may be silent that was asked whether it is there.
+        // Longer than a connection may be silent after a PING.
         std::thread::sleep(Duration::from_millis(1_700));
     }
     for client in &mut clients {
@@ -352,7 +353,7 @@ fn a_backend_that_drains_and_starts_again_loses_no_request() {
     assert_eq!(picked(&weir, "h3"), 4.0);
 }
 
-/// Threat J19: who can answer datagrams and has not the key is nobody.
+/// Threat J19: answering datagrams without the right key proves nothing.
 #[test]
 fn j19_a_backend_of_another_name_gets_no_request_over_quic_either() {
     let authority = Authority::new().signs("inner", &["other.internal"]);
@@ -440,7 +441,7 @@ fn a_reload_keeps_connections_and_an_upgrade_loses_no_request() {
     });
     assert_eq!(get(&weir, "/all/2"), (200, "together".to_owned()));
     assert_eq!(under_way.receives_status(200).text(), "together", "by the old process");
-    // The old one may have taken the other as well: it stops a moment after the new one has begun.
+    // The old one may have received the other as well: it stops a moment after the new one has started.
     until("the new process to have a connection of its own", || {
         assert_eq!(get(&weir, "/").0, 200);
         (origin.connections() == 2).then_some(())

@@ -16,7 +16,7 @@ fn waits(weir: &Weir) -> Wire {
     client
 }
 
-/// It waited for the end of the connection, which took ten seconds.
+/// It used to wait for the end of the connection, which took ten seconds.
 #[test]
 fn a_request_that_may_be_sent_again_leaves_a_silent_connection_before_that_is_given_up() {
     let (_app, _inner, weir) = behind_one_that_crashed(ONLY);
@@ -135,7 +135,7 @@ fn skip_packet(rest: &mut Reader<'_>) -> Option<()> {
     rest.bytes(bytes as usize).map(drop)
 }
 
-/// It waited for the end of the connection, because one that has just been made is not taken for one that
+/// It used to wait for the end of the connection, because a new connection is not treated as one that has
 /// aged.
 #[test]
 fn the_first_request_on_a_connection_leaves_it_too_when_it_is_silent() {
@@ -159,7 +159,7 @@ fn answers(wire: &mut Wire) {
     wire.answers(200, &[], "hello");
 }
 
-/// It went from one connection to the next, and none of them knew.
+/// It moved from one silent connection to the next, because none of them was recognised as lost.
 #[test]
 fn a_request_that_leaves_a_silent_connection_takes_none_that_nobody_has_heard_on_since() {
     let authority = authority();
@@ -167,7 +167,7 @@ fn a_request_that_leaves_a_silent_connection_takes_none_that_nobody_has_heard_on
     let config = INNER.replace("VERSIONS", r#""h3""#).replace("pool =", "limits = { streams = 2 }\npool =");
     let mut inner = authority.setup(&config).with("app", app.address()).with("inner", address).start();
     let weir = before(&authority, address, ONLY);
-    // More than there is room for on one.
+    // More than fit on one connection.
     let mut clients: Vec<Wire> = (0..3).map(|_| weir.client("web")).collect();
     let mut asked: Vec<Wire> = Vec::new();
     for client in &mut clients {
@@ -201,7 +201,8 @@ fn a_request_that_leaves_a_silent_connection_goes_over_tcp_where_quic_gets_throu
     assert_eq!((picked(&weir, "h3"), picked(&weir, "h2")), (1.0, 1.0));
 }
 
-/// What QUIC says at the end was not read: that a request had not been looked at went unheard.
+/// The error code with which QUIC closed was not read, so it was not noticed that a request had not been
+/// processed.
 #[test]
 fn a_request_above_the_last_of_a_goaway_is_sent_again_though_the_connection_ends_with_it() {
     let authority = authority();
@@ -211,7 +212,7 @@ fn a_request_above_the_last_of_a_goaway_is_sent_again_though_the_connection_ends
     client.sends("POST /last-words HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nonce");
     let has = |line: &str| origin.requests().iter().any(|it| it == line).then_some(());
     until("the request to be there", || has("POST /last-words"));
-    // So that it finds both at once.
+    // So that it finds both at the same time.
     weir.signals(Signal::STOP);
     origin.seen.leave.notify_one();
     until("its end", || has("gone"));
@@ -220,7 +221,7 @@ fn a_request_above_the_last_of_a_goaway_is_sent_again_though_the_connection_ends
     assert_eq!(origin.connections(), 2);
 }
 
-/// For so many insertions that no answer used, it was taken for one that floods Weir, at the cost of all.
+/// Many insertions that no answer used made the connection look like a flood, which ended all requests on it.
 #[test]
 fn clients_that_give_up_their_requests_do_not_end_the_connection_that_others_share() {
     const GIVEN_UP: usize = 300;

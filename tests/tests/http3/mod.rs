@@ -58,7 +58,7 @@ fn start(authority: &Authority, backend: &Backend) -> Weir {
     authority.setup(CONFIG).with("app", backend.address()).start()
 }
 
-/// TLS of a client that believes this authority.
+/// The TLS config of a client that trusts this authority.
 fn tls(authority: &Authority) -> Arc<rustls::ClientConfig> {
     weir_tests::dialogue::quic::trusting(authority.path("ca.pem").as_ref())
 }
@@ -151,7 +151,7 @@ fn requests_and_large_bodies_pass_in_http_3() {
     assert!(weir.lines_of("access.log", 1)[0].contains("HTTP/3"));
 }
 
-/// More than the backend's memory shall hold, in both directions.
+/// More than may be buffered in memory, in both directions.
 #[test]
 fn bodies_that_wait_in_files_pass_whole_in_http_3() {
     let (authority, backend) = (authority(), site());
@@ -214,7 +214,7 @@ fn a_drain_says_goaway_and_lets_what_runs_end() {
     });
 }
 
-/// What curl writes when it asks over TLS for this path, with these arguments and whatever the status.
+/// What curl prints for this path over TLS, with these arguments, whatever the status.
 fn curl(authority: &Authority, weir: &Weir, arguments: &[&str], path: &str) -> String {
     let port = weir.address("web").port();
     let (ca, resolve) = (authority.path("ca.pem"), format!("shop.example:{port}:127.0.0.1"));
@@ -263,7 +263,7 @@ fn a_listener_for_nothing_but_http_3_leaves_tcp_alone() {
     });
 }
 
-/// Threat C7: nothing is offered, so nothing is taken before the handshake is over.
+/// Threat C7: early data is not offered, so none is accepted before the handshake is complete.
 #[test]
 fn c7_requests_before_the_end_of_the_handshake_are_not_offered_and_not_taken() {
     let (authority, backend) = (authority(), site());
@@ -275,11 +275,12 @@ fn c7_requests_before_the_end_of_the_handshake_are_not_offered_and_not_taken() {
         let mut endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
         endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(crypto)));
         for _ in 0..2 {
-            // The second begins with a ticket of the first.
+            // The second connection begins with a ticket from the first.
             let connecting = endpoint.connect(weir.address("web"), "shop.example").unwrap();
             let connection = match connecting.into_0rtt() {
                 Ok((connection, accepted)) => {
-                    // Even a ticket that says more than it may: whatever was sent early is thrown away.
+                    // Even with a ticket that wrongly allows early data: whatever was sent early is
+                    // discarded.
                     assert!(!accepted.await, "taken early");
                     connection
                 }
@@ -287,7 +288,7 @@ fn c7_requests_before_the_end_of_the_handshake_are_not_offered_and_not_taken() {
             };
             let mut client = Client::over(endpoint.clone(), connection).await;
             assert_eq!(client.asks(b"").await.0, 200);
-            // The tickets come behind the handshake.
+            // The tickets come after the handshake.
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     });

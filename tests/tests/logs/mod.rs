@@ -28,7 +28,7 @@ fn logging(format: &str, backend: impl ToString) -> Weir {
     Setup::of(&format!("{log}{proxy}")).with("app", backend).start()
 }
 
-/// Requests whose parts try to leave their place in the line.
+/// Requests with parts that try to break out of their place in the line.
 const NASTY: &[(&str, &[u8])] = &[
     ("quotes", b"GET /\x22quote HTTP/1.1\r\nhost: a\r\nuser-agent: \"}, {\"forged\": true\r\nreferer: \"x\" \"y\"\r\n\r\n"),
     ("encoded line end", b"GET /a%0d%0aforged%20line HTTP/1.1\r\nhost: a\r\nuser-agent: a%0d%0ab\r\n\r\n"),
@@ -54,7 +54,7 @@ fn send_nasty(weir: &Weir) -> usize {
     let mut last = weir.client("web");
     last.sends("GET /the-last-one HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
     last.receives_status(200);
-    // Each worker has its own batch, so that lines come out of order.
+    // Each worker has its own batch, so lines arrive out of order.
     weir.lines_of("access.log", NASTY.len() + 1);
     NASTY.len() + 1
 }
@@ -87,7 +87,7 @@ fn every_json_line_is_one_object_whatever_the_request_holds() {
     }
 }
 
-/// Of what Weir answers itself, of what a backend answers and of what memory does, in both versions.
+/// For answers of Weir itself, of a backend and of the cache, in both versions.
 #[test]
 fn combined_lines_count_the_bytes_of_the_body_and_own_lines_may() {
     let config = r#"
@@ -131,7 +131,7 @@ fn combined_lines_count_the_bytes_of_the_body_and_own_lines_may() {
             let head: &[&str] = if method == "HEAD" { &["--head"] } else { &[] };
             curl(&[&[version, "--silent", &url][..], head].concat());
             sent += 1;
-            // Workers write when they come to it.
+            // Workers write in batches.
             let combined = weir.lines_of("combined.log", sent).pop().expect("a line");
             let own = weir.lines_of("own.log", sent).pop().expect("a line");
             assert!(combined.contains(&format!(" {bytes} \"-\" ")), "{version} {method} {path}: {combined}");
@@ -219,7 +219,7 @@ fn a_haproxy_line_has_method_path_and_status_in_every_version_of_http() {
     }
 }
 
-/// As HAProxy writes them: `CR` for who left within the head, `PR` for what is none.
+/// As HAProxy does: `CR` if the client left within the head, `PR` if it is not a valid head.
 #[test]
 fn a_haproxy_line_of_a_head_that_never_came_whole_says_so() {
     let backend = Backend::saying("hello");
@@ -268,7 +268,7 @@ fn requests_of_a_route_without_access_log_are_counted_and_not_written() {
         health = { check = "off" }
         "#;
     let weir = Setup::of(config).with("app", backend.address()).start();
-    // One connection has one worker, whose lines come in order.
+    // One connection has one worker, whose lines arrive in order.
     let mut client = weir.client("web");
     let paths = ["/quiet", "/said", "/healthz", "/quiet/2", "/elsewhere"];
     for path in paths {

@@ -91,7 +91,7 @@ fn what_memory_answers_is_told_with_the_fields_that_were_kept() {
         health = "off"
         "#;
     let weir = Setup::of(config).with("app", backend.address()).start();
-    // One connection has one worker, whose lines come in order.
+    // One connection has one worker, whose lines arrive in order.
     let mut client = weir.client("web");
     for (path, status) in [("/kept", 200), ("/kept", 200), ("/said", 404), ("/other", 200)] {
         client.sends(format!("GET {path} HTTP/1.1\r\nhost: a\r\nx-tenant: t 1\r\n\r\n"));

@@ -139,7 +139,7 @@ fn a_sample_is_chosen_by_the_id_of_a_request_and_errors_are_always_in_it() {
         lines.iter().partition(|line| line.ends_with(" 502"));
     assert_eq!(errors.len(), 3, "{lines:#?}");
     assert!((REQUESTS / 10..REQUESTS / 2).contains(&(sampled.len() / 2)), "{} of {all}", sampled.len());
-    // Who was in it the first time was in it the second time.
+    // A request that was in the sample the first time was in it the second time.
     let (first, second) = sampled.split_at(sampled.len() / 2);
     assert_eq!(first, second);
 }
@@ -231,7 +231,7 @@ fn a_log_of_what_took_long_and_one_of_its_own_fields_alone() {
         backends = ["@app"]
         health = "off"
     "#;
-    // Longer than the limit however fast the machine is, and far from the hour however slow.
+    // Longer than the limit however fast the machine is, and far below an hour however slow.
     let backend = Backend::serving(|_, wire| {
         std::thread::sleep(Duration::from_millis(40));
         wire.answers(200, &[], "late");

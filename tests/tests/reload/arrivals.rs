@@ -12,7 +12,7 @@ use weir_tests::dialogue::{
 use weir_tests::network::Network;
 use weir_tests::raw::{ACK, Listener, RST, SYN, Segment, Sender};
 
-/// At this address, with an answer that needs no backend.
+/// A listener at this address, with an answer that needs no backend.
 fn config(bind: &str) -> String {
     format!(
         "[listener.web]\nbind = \"{bind}\"\n[[listener.web.route]]\n\
@@ -20,7 +20,7 @@ fn config(bind: &str) -> String {
     )
 }
 
-/// What became of those who came.
+/// The outcomes of all clients.
 #[derive(Default)]
 pub(super) struct Arrivals {
     is_over: AtomicBool,
@@ -30,8 +30,8 @@ pub(super) struct Arrivals {
 }
 
 impl Arrivals {
-    /// Comes again and again until it is over. Who is refused has lost nothing; who was let in is to be
-    /// served.
+    /// Connects again and again until it is over. A client that is refused has lost nothing; one that was
+    /// accepted must be served.
     fn come(&self, to: SocketAddr) {
         while !self.is_over.load(Ordering::Relaxed) {
             let Ok(stream) = TcpStream::connect(to) else {
@@ -48,12 +48,12 @@ impl Arrivals {
         }
     }
 
-    /// Has clients come without pause while `change` does its work.
+    /// Has clients connect without pause while `change` runs.
     fn during(to: SocketAddr, change: impl FnOnce(&Arrivals)) -> Arrivals {
         Arrivals::during_from(&|come| come(), to, change)
     }
 
-    /// As [`Self::during`], from where `there` has them come.
+    /// As [`Self::during`], with the clients where `there` runs them.
     pub(super) fn during_from(
         there: &(dyn Fn(&(dyn Fn() + Sync)) + Sync),
         to: SocketAddr,
@@ -64,7 +64,7 @@ impl Arrivals {
             for _ in 0..4 {
                 scope.spawn(|| there(&|| arrivals.come(to)));
             }
-            // Also where it panics.
+            // Also if it panics.
             let _end = Sets(&arrivals.is_over);
             change(&arrivals);
         });
@@ -76,7 +76,7 @@ impl Arrivals {
         arrivals
     }
 
-    /// Those who found nobody at the address.
+    /// Connections that were refused.
     pub(super) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
@@ -120,7 +120,7 @@ fn no_arrival_is_lost_or_refused_while_reloads_change_the_bind() {
     assert_eq!(arrivals.refused.load(Ordering::Relaxed), 0);
 }
 
-/// The flow goes on sending by the socket of the one address, which the kernel would prefer.
+/// The flow goes on sending through the socket of the specific address, which the kernel would prefer.
 #[test]
 fn datagrams_reach_the_socket_of_all_addresses_while_a_flow_of_one_goes_on() {
     let backend = datagram_socket();
@@ -147,7 +147,7 @@ fn datagrams_reach_the_socket_of_all_addresses_while_a_flow_of_one_goes_on() {
     for ip in [Ipv4Addr::UNSPECIFIED, Ipv4Addr::LOCALHOST, Ipv4Addr::UNSPECIFIED] {
         weir.reloads(&config(SocketAddr::from((ip, to.port()))));
         asks(&datagram_socket());
-        // What the backend says by the flow of before still gets to its client.
+        // Datagrams that the backend sends on the earlier flow still reach their client.
         backend.send_to(b"more", flow).expect("sent");
         assert_eq!(first.recv(&mut [0; 16]).expect("more"), 4);
     }
@@ -203,7 +203,7 @@ fn who_was_let_in_before_a_term_is_served_and_who_comes_later_is_refused() {
 fn a_listener_comes_back_to_an_address_that_it_left_a_moment_ago() {
     let port = free_address().port();
     let mut weir = start(port);
-    // What was withdrawn still has the port each time.
+    // The withdrawn socket still holds the port each time.
     for bind in binds(port).skip(1).take(6) {
         weir.reloads(&config(&bind));
         let stream = TcpStream::connect(weir.address("web")).expect("somebody listens");
@@ -211,7 +211,7 @@ fn a_listener_comes_back_to_an_address_that_it_left_a_moment_ago() {
     }
 }
 
-/// A client that answers the handshake by hand.
+/// A client that does the TCP handshake by hand.
 struct Handshake {
     sender: Sender,
     listener: Listener,
@@ -227,7 +227,7 @@ impl Handshake {
         self.sender.sends(&segment.packet()).expect("sends");
     }
 
-    /// The next segment to us: its flags, its number, what it carries.
+    /// The next segment to us: flags, sequence number and payload.
     fn hears(&self) -> (u8, u32, Vec<u8>) {
         loop {
             let packet = self.listener.hears(PATIENCE).expect("a packet");
@@ -250,7 +250,7 @@ impl Handshake {
 #[test]
 fn a_handshake_under_way_when_its_listener_goes_is_served() {
     let network = Network::enter(0);
-    // Answers to an address that is nobody's go where they came from, and end there.
+    // Answers to this unused address are routed back to the client's side, and end there.
     network.run("weir", &["ip", "route", "add", "198.18.0.0/15", "via", "10.50.1.2"]);
     let mac = network.run("client", &["cat", "/sys/class/net/uplink/address"]);
     let mac: Vec<u8> = mac.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).expect("hex")).collect();
@@ -274,7 +274,7 @@ fn a_handshake_under_way_when_its_listener_goes_is_served() {
         heard += std::str::from_utf8(&payload).expect("text");
     }
 
-    // Nobody begins there any more.
+    // New connections to it are refused.
     let late = handshake.from(4001);
     late.sends(SYN, [1000, 0], b"");
     assert_eq!(late.hears().0, RST | ACK);

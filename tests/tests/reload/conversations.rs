@@ -22,8 +22,8 @@ async fn go_on(turns: &Turns, when: &str, weir: &Weir) {
     assert!(in_time.is_ok(), "{when}: silent at turn {}\n{}", turns.count(), weir.story());
 }
 
-/// Takes turns in one exchange over `change` and for longer than clients are given to hear of an end; in all
-/// versions at once.
+/// Takes turns in one exchange during `change`, and for longer than clients have to notice the end of a
+/// connection; in all versions at once.
 fn goes_on_over(change: impl Fn(&mut Weir) + Sync) {
     std::thread::scope(|scope| {
         for front in Front::ALL {

@@ -105,7 +105,8 @@ fn a_request_under_way_is_finished_by_the_old_process() {
     is_gone(&weir, old);
 }
 
-/// The new process has nothing in flight there and said so: who then stopped the backend cut requests off.
+/// The new process has nothing in flight at the backend and reported that, so an operator who then stopped
+/// the backend cut requests off.
 #[test]
 fn drain_with_wait_waits_for_the_process_before_an_upgrade_too() {
     let backend = ScriptedBackend::start();
@@ -127,7 +128,7 @@ fn drain_with_wait_waits_for_the_process_before_an_upgrade_too() {
     assert!(!weir.command(&["status"]).succeeded().contains("the process before"));
 }
 
-/// Asks how it is, in a tenth of a second.
+/// Sends a request for the status in pieces, over a tenth of a second.
 fn asks_slowly(admin: SocketAddr) -> std::io::Result<()> {
     let mut wire = Wire::try_connect(admin)?;
     let request = format!("GET /v1/status HTTP/1.1\r\nhost: {admin}\r\nconnection: close\r\n\r\n");
@@ -139,7 +140,7 @@ fn asks_slowly(admin: SocketAddr) -> std::io::Result<()> {
     answered.map(drop).map_err(|(broken, _)| std::io::Error::other(format!("{broken:?}")))
 }
 
-/// What the old process had accepted and not answered yet was reset.
+/// Connections that the old process had accepted and not answered yet were reset.
 #[test]
 fn calls_of_the_admin_api_are_answered_over_upgrades() {
     struct Until<'d>(&'d AtomicBool);
@@ -180,8 +181,8 @@ fn a_kept_connection_is_told_to_go_with_its_next_answer() {
     client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
     client.receives_status(200);
     let (old, _) = upgrade(&weir);
-    // Either it is closed while idle, or it is served once more and told to go; never an answer and then
-    // silence. Until the old process has heard that the new one serves, answers are like any other.
+    // Either it is closed while idle, or it is served once more and told to close; it never gets an answer
+    // and then silence. Until the old process knows that the new one serves, its answers are ordinary ones.
     until("the connection to be told to go", || {
         if client.tries_to_send("GET / HTTP/1.1\r\nhost: a\r\n\r\n").is_err() {
             return Some(());
@@ -237,7 +238,7 @@ fn an_upgrade_to_a_refused_config_leaves_the_old_process_serving() {
     for _ in 0..10 {
         assert_eq!(ask(&weir, "web").text(), "a");
     }
-    // And it can still be upgraded.
+    // The process can still be upgraded.
     std::fs::write(weir.config_path(), good).expect("write");
     let (old, _) = upgrade(&weir);
     is_gone(&weir, old);
@@ -291,7 +292,7 @@ health = { check = "http", interval = "60s", fast_interval = "60s", timeout = "3
 #[test]
 fn a_new_process_knows_which_backends_are_out_and_what_weights_were_set() {
     let (a, b) = (named("a"), named("b"));
-    // Its first probe is refused; the next would come in a minute only.
+    // Its first probe is refused; the next would come only after a minute.
     let c = free_address();
     let weir = Setup::of(THREE).with("a", a.address()).with("b", b.address()).with("c", c).start();
     let admin = weir.admin();

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use weir_tests::dialogue::{NO_PROBES, ScriptedBackend, Setup, Weir, one_pool, until};
 
-/// The config with these timeouts.
+/// The config with these timeouts of the listener.
 fn config(timeouts: &str) -> String {
     let log = "[log]\naccess = \"@dir/access.log\"";
     format!("{log}{}", one_pool(&format!("timeout = {{ {timeouts} }}"), NO_PROBES))
@@ -36,7 +36,7 @@ fn no_timer_fires_early_or_never_when_the_wall_clock_jumps_an_hour() {
         let mut waiting_wire = backend.accepts();
         waiting_wire.receives_request();
         weir.sets_clock(offset);
-        // Long enough for any timer that looks at the wall clock to be looked at.
+        // Long enough for any timer that depends on the wall clock to be checked.
         std::thread::sleep(Duration::from_millis(700));
         for (name, wire) in [("idle", &mut idle), ("head", &mut head), ("waiting", &mut waiting)] {
             assert!(
@@ -71,9 +71,8 @@ fn a_timer_set_before_a_jump_back_still_fires() {
     let backend = ScriptedBackend::start();
     let weir = with_fake_clock(&backend);
     let mut client = weir.client("web");
-    // A body that stalls; the clock goes back an hour, and the stall must still end after its 20 s. To keep
-    // the test short a second Weir would be needed; a kept connection's idle time says the same, so look at
-    // the one that is 1 s.
+    // A stalled body must end after its 20 s although the clock goes back an hour. The idle timeout of a kept
+    // connection shows the same, and is set to 1 s to keep the test short.
     client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
     let mut wire = backend.accepts();
     wire.receives_request();

@@ -8,7 +8,7 @@ use weir_tests::dialogue::{
     until_within,
 };
 
-/// One worker, and a pool whose backend is found again at once when a fault has hit its probes.
+/// One worker, and a pool whose backend is soon found up again after a fault in its probes.
 fn config() -> String {
     let health = r#"health = { check = "tcp", interval = "200ms", fast_interval = "100ms", timeout = "200ms", passive = "off" }"#;
     format!("[runtime]\nworkers = 1\n{EVERY_PROTOCOL}{health}")
@@ -72,7 +72,7 @@ fn everything_works(weir: &Weir, rounds: usize) {
 }
 
 fn datagrams_mostly_work(weir: &Weir) {
-    // A datagram may be lost by nature, so each may be asked again.
+    // Datagrams may be lost anyway, so each question may be repeated.
     let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
     socket.connect(weir.address("dns")).expect("connect");
     socket.set_read_timeout(Some(Duration::from_millis(300))).expect("timeout");

@@ -6,7 +6,7 @@ use weir_tests::dialogue::{
 
 use super::{ask, rejected, with_listener, with_route};
 
-/// A site where `x-password: right` gets in, and all else gets the status that its path says.
+/// A site that lets `x-password: right` in, and answers everything else with the status in the path.
 fn site() -> Backend {
     Backend::serving(|request, wire| {
         let status = match request.fields.one("x-password") {
@@ -57,7 +57,7 @@ fn who_is_kept_out_comes_again_when_it_was_told_and_its_waiting_was_not_counted(
     assert_eq!(statuses(&weir, ["/404", "/200"], ""), [404, 503]);
 }
 
-/// Whoever asks much at once before the first answer is there pays for all of it later.
+/// A client that sends many requests before the first answer is charged for all of them later.
 #[test]
 fn answers_that_were_under_way_together_are_owed() {
     let backend = site();
@@ -95,7 +95,7 @@ fn what_weir_itself_answers_counts_as_well_but_for_refusals_by_limits() {
     "#;
     let weir = with_listener(&backend, keys).start();
     let of = |user: &str, targets: [&str; 6]| {
-        // Another client each time for the second limit.
+        // For the second limit it is another client each time.
         let mut number = 0;
         targets.map(|target| {
             number += 1;
@@ -106,9 +106,9 @@ fn what_weir_itself_answers_counts_as_well_but_for_refusals_by_limits() {
         of("a", ["/gone", "/own", "/gone", "/denied", "/gone", "/own"]),
         [410, 200, 410, 403, 410, 429]
     );
-    // A list refuses before any limit is asked.
+    // A list refuses before any limit is checked.
     assert_eq!(of("a", ["/denied", "/own", "/denied", "/own", "/gone", "/"]), [403, 429, 403, 429, 429, 429]);
-    // 429 of another limit is none of those that are counted, though it is a 4xx.
+    // A 429 of another limit is not counted, although it is a 4xx.
     let limited = || ask(&weir, "GET", "/own", "x-user: b\r\nx-other: b\r\n").status;
     let many: Vec<u16> = (0..20).map(|_| limited()).collect();
     assert_eq!(many.iter().filter(|status| **status == 200).count(), 3);

@@ -10,7 +10,7 @@ use weir_tests::dialogue::{
 
 use super::front;
 
-/// So long that Weir has looked for a client whose bytes the backend does not take.
+/// Long enough for Weir to check whether a client whose bytes the backend does not read is still there.
 const LOOKED_FOR: Duration = Duration::from_secs(5);
 
 fn relay(backend: impl ToString) -> Weir {
@@ -21,7 +21,7 @@ fn in_flight(weir: &Weir) -> f64 {
     weir.metric("weir_backend_in_flight", &[("pool", "app")])
 }
 
-/// Sends until nobody on the way has room for more.
+/// Sends until all buffers on the way are full.
 fn fills(client: &Wire) {
     let mut socket = client.socket();
     socket.set_write_timeout(Some(Duration::from_secs(1))).expect("a timeout");
@@ -35,7 +35,7 @@ fn fills(client: &Wire) {
     }
 }
 
-/// Sends back what it is sent, and receives nothing while that is not taken.
+/// Echoes what it receives, and does not read while its echo is not read.
 fn blocking_echo() -> std::net::SocketAddr {
     let listener = listen_at(free_address());
     let address = listener.local_addr().expect("its address");
@@ -49,7 +49,8 @@ fn blocking_echo() -> std::net::SocketAddr {
     address
 }
 
-/// It kept the place until `tunnel` was over, for its bytes waited for the backend, and the backend for it.
+/// It kept its place until the `tunnel` timeout, because its bytes waited for the backend, and the backend's
+/// for it.
 #[test]
 fn a_client_that_resets_a_tunnel_that_is_full_both_ways_gives_its_place_back() {
     let weir = relay(blocking_echo());
@@ -60,7 +61,7 @@ fn a_client_that_resets_a_tunnel_that_is_full_both_ways_gives_its_place_back() {
     until("the place to be given back", || (in_flight(&weir) == 0.0).then_some(()));
 }
 
-/// Nothing was sent to it that could have shown that it had gone.
+/// Nothing was sent to it that could have revealed that it had gone.
 #[test]
 fn a_client_that_resets_a_tunnel_before_a_backend_that_stopped_reading_gives_its_place_back() {
     let backend = ScriptedBackend::start();
@@ -74,8 +75,8 @@ fn a_client_that_resets_a_tunnel_before_a_backend_that_stopped_reading_gives_its
     drop(wire);
 }
 
-/// Its end says that it is all: what the backend is slow to take is no less wanted for it, and neither is it
-/// when the client's system refuses the answer.
+/// FIN says that the request is complete: what a slow backend has not read yet is still wanted, even when the
+/// client's system refuses the answer.
 #[test]
 fn what_a_client_sent_before_it_ended_its_stream_reaches_a_slow_backend() {
     for is_refused in [false, true] {
@@ -87,7 +88,7 @@ fn what_a_client_sent_before_it_ended_its_stream_reaches_a_slow_backend() {
         let mut socket: &TcpStream = client.socket();
         socket.write_all(&sent).expect("send");
         socket.shutdown(std::net::Shutdown::Write).expect("half-close");
-        // Long enough for all of it to be on its way, and for the client to be looked for.
+        // Long enough for all of it to be sent, and for the client to be checked.
         std::thread::sleep(LOOKED_FOR);
         let kept = (!is_refused).then_some(client);
         if is_refused {
@@ -100,8 +101,8 @@ fn what_a_client_sent_before_it_ended_its_stream_reaches_a_slow_backend() {
     }
 }
 
-/// Nothing was sent to it that could have shown that it had gone: its backend was held for `client_idle`, and
-/// in a tunnel for `tunnel`.
+/// Nothing was sent to it that could have revealed that it had gone: its backend was held for `client_idle`,
+/// and in a tunnel for `tunnel`.
 #[test]
 fn a_client_that_resets_behind_the_end_of_its_stream_gives_its_place_back() {
     for protocol in ["tcp", "http"] {
@@ -126,7 +127,7 @@ fn a_client_that_resets_behind_the_end_of_its_stream_gives_its_place_back() {
         client.half_closes();
         wire.receives_exactly("last words");
         wire.receives_end();
-        // Who has ended its stream and is there is waited for.
+        // A client that has ended its stream but is still there is waited for.
         std::thread::sleep(LOOKED_FOR);
         wire.sends("so long");
         client.receives_exactly("so long");
@@ -146,7 +147,7 @@ fn in_tunnel(client: &mut Wire, backend: &ScriptedBackend) -> Wire {
     wire
 }
 
-/// Bytes that wait to be received hide that their sender has gone: until `queue.timeout` it kept its place.
+/// Unread bytes hide that their sender has gone: it kept its place until `queue.timeout`.
 #[test]
 fn a_client_that_has_sent_something_and_resets_in_line_gives_its_place_in_line_up() {
     for protocol in ["tcp", "http"] {

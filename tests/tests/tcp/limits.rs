@@ -10,9 +10,9 @@ fn relay(backend: &ScriptedBackend, more: &str) -> Weir {
     Setup::of(&front(more, NO_PROBES)).with("app", backend.address()).start()
 }
 
-/// Whether a new connection reaches the backend; where not it is reset.
+/// Whether a new connection reaches the backend; otherwise it is reset.
 fn gets_through(weir: &Weir, backend: &ScriptedBackend) -> bool {
-    // The reset may be here before the connect is seen to have come about.
+    // The reset may arrive before `connect` returns.
     let Ok(mut client) = Wire::try_connect(weir.address("front")) else { return false };
     let _ = client.tries_to_send("hello");
     let mut outcome = None;
@@ -30,7 +30,7 @@ fn gets_through(weir: &Weir, backend: &ScriptedBackend) -> bool {
 #[test]
 fn connections_beyond_the_rate_are_refused_before_their_backend_hears_of_them() {
     let backend = ScriptedBackend::start();
-    // One in an hour comes in, so that none does while the test runs.
+    // One token an hour is added, so none while the test runs.
     let weir = relay(&backend, r#"rate_limit = { rate = "1/h", burst = 3 }"#);
     let through: Vec<bool> = (0..5).map(|_| gets_through(&weir, &backend)).collect();
     assert_eq!(through, [true, true, true, false, false]);
@@ -108,7 +108,7 @@ fn moves(
 fn each_connection_is_as_fast_as_it_may_be_and_no_faster_in_each_direction() {
     let backend = ScriptedBackend::start();
     let weir = relay(&backend, r#"bandwidth = { to_client = "1MiB/s", from_client = "2MiB/s" }"#);
-    // The first tenth of a second is the burst, and what is on its way in the kernel has passed.
+    // The first tenth of a second is the burst; bytes in the kernel's buffers have passed as well.
     let slow = moves(&weir, &backend, 2 * MIB, true, 1);
     assert!(slow >= Duration::from_millis(1_700), "2 MiB at 1 MiB/s took {slow:?}");
     let up = moves(&weir, &backend, 4 * MIB, false, 1);
@@ -131,7 +131,7 @@ fn all_connections_of_a_listener_share_what_it_may_pass() {
     let weir = relay(&backend, r#"bandwidth = { total_to_client = "4MiB/s" }"#);
     let took = moves(&weir, &backend, MIB, true, 8);
     assert!(took >= Duration::from_millis(1_700), "8 MiB at 4 MiB/s took {took:?}");
-    // The other direction is free.
+    // The other direction has no limit.
     moves(&weir, &backend, MIB, false, 2);
     assert_eq!(weir.metric("weir_bandwidth_waits_total", &[("direction", "received")]), 0.0);
 }
@@ -158,7 +158,7 @@ fn a_connection_that_waits_for_its_bandwidth_is_not_idle_and_ends_when_it_should
     let bytes = 192 << 10;
     accepted.sends(pattern(3, bytes));
     assert_eq!(fingerprint(&client.receives(bytes)), fingerprint(&pattern(3, bytes)));
-    // Then it is idle, and is ended in order.
+    // Then it is idle, and is closed cleanly.
     client.receives_close();
 }
 

@@ -28,7 +28,7 @@ fn a_connection_from_an_address_that_is_denied_or_not_allowed_ends_before_its_ba
     let backend = ScriptedBackend::start();
     let weir = relay("", backend.address());
     for address in ["127.0.0.2", "127.0.1.1"] {
-        // The reset may be there as soon as the connection is.
+        // The reset may arrive as soon as the connection exists.
         let ended = connects_from(&weir, address).and_then(|mut stream| stream.read(&mut [0; 16]));
         assert!(
             matches!(&ended, Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset),
@@ -38,7 +38,7 @@ fn a_connection_from_an_address_that_is_denied_or_not_allowed_ends_before_its_ba
     weir.reaches("weir_rejected_total", &[("listener", "front"), ("reason", "denied_address")], 2.0);
     let mut client = Wire::over(connects_from(&weir, "127.0.0.1").expect("it is let in"), "client");
     client.sends("hello");
-    // The first that the backend hears of.
+    // The first connection that the backend sees.
     backend.accepts().receives_exactly("hello");
     let explained = weir.command(&["explain", "tcp", "127.0.0.2:4000", &weir.address("front").to_string()]);
     assert!(explained.stdout.contains("`127.0.0.2/32` of `deny_address` holds 127.0.0.2"), "{explained:?}");

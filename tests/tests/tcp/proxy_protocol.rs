@@ -28,8 +28,8 @@ fn version_2(command: u8, family: u8, payload: &[u8]) -> Vec<u8> {
 /// 198.51.100.7:4711 to 203.0.113.9:443.
 const ADDRESSES_V4: [u8; 12] = [198, 51, 100, 7, 203, 0, 113, 9, 0x12, 0x67, 0x01, 0xbb];
 
-/// An HTTP listener that accepts headers from these peers, with these lines more, and a backend behind it that
-/// notes what it learns of the client.
+/// An HTTP listener that accepts headers from these peers, with these additional lines, and its backend,
+/// which records what it is told about the client.
 fn http(accept: &str, more: &str) -> (Weir, Backend) {
     let backend = Backend::saying("ok");
     let listener = format!("accept_proxy = [{accept}]\ntimeout = {{ header = \"1s\" }}\n{more}");
@@ -155,7 +155,7 @@ fn a_header_that_never_ends_is_given_up_in_time() {
     weir.reaches("weir_rejected_total", &[("reason", "header_timeout")], 3.0);
 }
 
-/// Such a client was counted as refused by tcp listeners, and as nothing by those of http.
+/// TCP listeners counted such a client as refused, and HTTP listeners did not count it.
 #[test]
 fn a_header_that_never_ends_counts_as_late_before_http_too() {
     let (weir, backend) = http(LOOPBACK, "");
@@ -170,7 +170,7 @@ fn a_header_that_never_ends_counts_as_late_before_http_too() {
 
 #[test]
 fn nobody_else_may_send_a_header() {
-    // Spoofing: a peer outside `accept_proxy` sends one; its bytes are its request, and a bad one.
+    // Spoofing: a peer outside `accept_proxy` sends a header; its bytes are parsed as a request, and refused.
     let (weir, backend) = http("\"198.51.100.0/24\"", "");
     for header in
         [b"PROXY TCP4 10.0.0.1 203.0.113.9 4711 443\r\n".to_vec(), version_2(1, 0x11, &ADDRESSES_V4)]

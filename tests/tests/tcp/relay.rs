@@ -1,4 +1,4 @@
-//! What goes in on one side comes out on the other, whole, in order, and with its end.
+//! What goes in on one side comes out on the other: complete, in order, and with its end.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -123,7 +123,7 @@ fn two_hundred_mebibytes_pass_unchanged_in_both_directions_at_once() {
 
 #[test]
 fn bursts_of_every_size_pass_unchanged() {
-    // Sizes around buffer and pipe boundaries, where a relay that changes its way of copying can slip.
+    // Sizes around buffer and pipe boundaries, where a relay that changes its way of copying can fail.
     let backend = ScriptedBackend::start();
     let weir = relay(backend.address(), "");
     let mut client = weir.client("front");
@@ -185,7 +185,7 @@ fn a_sessions_silence_is_bounded_by_tunnel_of_its_route_before_client_idle_of_it
     let backend = ScriptedBackend::start();
     let weir = Setup::of(config).with("app", backend.address()).start();
     let mut client = weir.client("front");
-    // No greeting of TLS: it asks for no name, and the second route takes it.
+    // No `ClientHello`: it asks for no name, and the second route takes it.
     client.sends("hello");
     let mut wire = backend.accepts();
     wire.receives_exactly("hello");

@@ -97,7 +97,7 @@ fn flows_beyond_the_rate_do_not_begin_and_datagrams_beyond_the_bandwidth_are_dro
     let weir = relay(backends, r#"bandwidth = { from_client = "16KiB/s", burst = "1ms" }"#, &[&backend]);
     let one = client(&weir);
     let before = backend.received.load(Ordering::SeqCst);
-    // 16 KiB may pass at once, in pieces of one; the rest of these 64 KiB comes too fast.
+    // 16 KiB may pass at once, in datagrams of 1 KiB; the rest of these 64 KiB comes too fast.
     for _ in 0..64 {
         one.send(&pattern(1, 1024)).expect("send");
     }
@@ -221,8 +221,8 @@ fn flows_are_bounded_and_those_that_exist_go_on() {
 
 #[test]
 fn a_backend_that_the_kernel_knows_no_way_to_loses_no_flow() {
-    // Connecting to the broadcast address is refused at once, on every machine; as an address without a route
-    // would be.
+    // Connecting to the broadcast address is refused immediately on every machine, like connecting to an
+    // address without a route.
     let unreachable = "255.255.255.255:9";
     let backend = echo("b");
     let weir = Setup::of(
