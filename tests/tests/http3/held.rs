@@ -159,3 +159,27 @@ fn d34_stalled_streams_of_http_3_leave_memory_to_another_address() {
         }
     });
 }
+
+/// What backends of HTTP/3 send ahead was nobody's.
+#[test]
+fn d34_answers_of_backends_of_http_3_for_slow_clients_leave_memory_to_another_address() {
+    let authority = Authority::new().signs("inner", &["app.internal"]);
+    let origin = Origin::start(&authority, 100);
+    let memory = "[runtime]\nworkers = 1\nmemory = \"16MiB\"\n";
+    let config = OUTER.replace("MORE", ONLY).replace("[runtime]\nworkers = 1\n", memory);
+    let weir = Setup::of(&config).with("ca", authority.path("ca.pem")).with("origin", origin.address).start();
+    let mut slow: Vec<Http2> = Vec::new();
+    while refused(&weir) < 1.0 {
+        assert!(slow.len() < 100, "{} answers wait, and nobody is refused", slow.len());
+        let mut client = Http2::client(weir.client("web"), &setting(4, 1));
+        client.sends(weir_tests::dialogue::http2::get(1, "/bytes/1000000"));
+        client.receives(kind::HEADERS, 1);
+        slow.push(client);
+    }
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
+    socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 2], 0)).into()).expect("an address of our own");
+    socket.connect(&weir.address("web").into()).expect("connect");
+    let mut other = Wire::over(socket.into(), "client");
+    other.sends("GET /hello HTTP/1.1\r\nhost: a\r\n\r\n");
+    other.receives_status(200);
+}

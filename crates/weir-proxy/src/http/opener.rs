@@ -271,7 +271,7 @@ impl Opener<'_> {
     /// Sends the request's head on a stream of an HTTP/3 connection.
     fn send_over_quic(&self, slot: QuicSlot, without_body: bool) -> Result<Busy<Connection>, Failure> {
         let head = self.stream_head();
-        let stream = head.and_then(|head| slot.send(head, without_body));
+        let stream = head.and_then(|head| slot.send(head, without_body, &self.requester.buffers));
         let stream = stream.ok_or(Failure::Connect(ConnectError::Declined))?;
         Ok(Busy::first(Connection::of_stream(Muxed::H3(stream))))
     }

@@ -301,6 +301,7 @@ impl Session {
         let client_cells = self.listener.shared.cells.of(self.worker.number);
         let backend_cells = chosen.backend().cells();
         backend_cells.requests[0].increment();
+        backend.counts_for(&self.buffers);
         let terms = Terms {
             buffers: &self.buffers,
             deadline: &self.deadline,

@@ -152,12 +152,14 @@ fn poll_end(
 }
 
 impl QuicSlot {
-    /// Sends a request's head; `is_whole` if nothing follows it.
-    pub fn send(self, head: &http::Request<()>, is_whole: bool) -> Option<Stream> {
+    /// Sends a request's head; `is_whole` if nothing follows it. Response content that waits counts against
+    /// the budget of `buffers`.
+    pub fn send(self, head: &http::Request<()>, is_whole: bool, buffers: &Rc<Buffers>) -> Option<Stream> {
         let shared = self.connection.shared.clone();
         let reader = shared.protocol.borrow_mut().admit(number(self.id))?;
         self.is_used.set(true);
-        let stream = Stream::of_backend(&shared, reader, frame_of(head), is_whole, self);
+        let mut stream = Stream::of_backend(&shared, reader, frame_of(head), is_whole, self);
+        stream.held.counts_for(buffers);
         shared.quic.note_asked();
         Some(stream)
     }
