@@ -91,7 +91,8 @@ pub(super) fn convert(text: &str, source: &dyn SourceFiles) -> Result<Converted,
     let used: Vec<String> = site.lists();
     globals::others(&sections, &used, &globals.folder, &mut site.ledger);
     site.judge();
-    let Site { ledger, files, .. } = site;
+    let Site { ledger, mut files, maps, .. } = site;
+    files.extend(maps.files().iter().cloned());
     let body = body.trim_start_matches('\n').to_owned();
     Ok(Converted { from: "HAProxy", body, files, directives: ledger.into_verdicts().in_order() })
 }

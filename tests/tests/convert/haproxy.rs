@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use weir_tests::dialogue::{
-    Authority, Backend, Gunicorn, Program, Response, Setup, Weir, Wire, free_address, tool,
+    Authority, Backend, Gunicorn, PATIENCE, Program, Response, Setup, Weir, Wire, free_address, run_tool,
+    tool,
 };
 
 use super::converts;
@@ -82,6 +83,11 @@ struct Pair {
 impl Pair {
     /// `text` has the servers 10.0.0.1:80 and on, and accepts at 127.0.0.1:18000.
     fn start(text: &str, count: u8, unsupported: &[&str]) -> Pair {
+        Pair::with(text, count, unsupported, &[])
+    }
+
+    /// The same with `replaced` in the converted file, such as the place of a file that an operator writes.
+    fn with(text: &str, count: u8, unsupported: &[&str], replaced: &[(&str, &str)]) -> Pair {
         let (app, port) = servers(count);
         let addresses = [free_address(), free_address()];
         let [of_haproxy, of_weir] = addresses.map(|address| {
@@ -91,7 +97,10 @@ impl Pair {
             }
             text
         });
-        let weir = Setup::of(&converted(&of_weir, unsupported)).start();
+        let config = replaced
+            .iter()
+            .fold(converted(&of_weir, unsupported), |config, (from, to)| config.replace(from, to));
+        let weir = Setup::of(&config).start();
         let (program, dir) = haproxy(&of_haproxy, addresses[0]);
         Pair { weir, addresses, _haproxy: program, _app: app, dir }
     }
@@ -132,8 +141,10 @@ fn sends(address: SocketAddr, request: &str) -> Response {
 /// What an answer tells: its status, where it leads, fields that rules set, and what the server was told.
 fn seen(answer: &Response) -> Value {
     let fields = ["location", "www-authenticate", "x-shop", "x-after", "x-made-by", "set-cookie"];
-    let of_answer: Vec<(&str, Vec<&str>)> =
-        fields.iter().map(|name| (*name, answer.fields.all(name))).collect();
+    // Of a challenge, scheme and realm: Weir says the character set of passwords, too.
+    let first = |value: &str| value.split(", charset").next().unwrap_or_default().to_owned();
+    let of_answer: Vec<(&str, Vec<String>)> =
+        fields.iter().map(|name| (*name, answer.fields.all(name).into_iter().map(first).collect())).collect();
     let mut seen = serde_json::json!({ "status": answer.status, "fields": of_answer });
     if answer.fields.one("content-type") == Some("application/json") && !answer.body.is_empty() {
         let mut told: Value = serde_json::from_slice(&answer.body).expect("what the server says");
@@ -217,7 +228,39 @@ fn twenty_rules_choose_the_same_answers_and_servers() {
 }
 
 #[test]
-fn refusals_and_passwords_hold_for_the_same_requests() {
+fn passwords_are_asked_for_by_both_of_the_same_requests() {
+    let text = "userlist staff\n group admins users ann\n user ann insecure-password secret\n user bob insecure-password hers\n\
+                defaults\n mode http\n timeout connect 5s\n timeout client 9s\n timeout server 9s\n\
+                frontend web\n bind 127.0.0.1:18000\n acl authed http_auth(staff)\n\
+                http-request return status 200 content-type text/plain string pong if { path /ping }\n\
+                http-request auth realm Staff if { path_beg /staff /both } !authed\n\
+                use_backend two if { path_beg /both }\n default_backend one\n\
+                backend one\n server a 10.0.0.1:80\nbackend two\n\
+                http-request auth realm Staff unless { http_auth_group(staff) admins }\n server b 10.0.0.2:80\n";
+    let arguments = |user: &str, password: &str| {
+        let arguments = ["-nbBC", "4", user, password];
+        run_tool(&tool("htpasswd", "apache2-utils"), &arguments, b"", PATIENCE).succeeded().to_owned()
+    };
+    let dir =
+        std::env::temp_dir().join(format!("weir-users-{}-{}", std::process::id(), free_address().port()));
+    fs::create_dir_all(&dir).expect("a folder");
+    let (ann, bob) = (arguments("ann", "secret"), arguments("bob", "hers"));
+    fs::write(dir.join("staff.users"), format!("{ann}{bob}")).expect("written");
+    fs::write(dir.join("staff.admins.users"), ann).expect("written");
+    let place = dir.display().to_string();
+    let pair = Pair::with(text, 2, &[], &[("/etc/weir", &place)]);
+    for path in ["/", "/ping", "/staff", "/staff/x", "/both", "/both/x"] {
+        // ann:secret, bob:hers, ann:wrong, and nobody's.
+        for of in ["", "YW5uOnNlY3JldA==", "Ym9iOmhlcnM=", "YW5uOndyb25n", "eDp5", "???"] {
+            let field = if of.is_empty() { String::new() } else { format!("|authorization: Basic {of}") };
+            pair.all_alike(&[(&format!("GET {path}"), &format!("host: a{field}"))]);
+        }
+    }
+    fs::remove_dir_all(dir).expect("removed");
+}
+
+#[test]
+fn refusals_hold_for_the_same_requests() {
     let text = "defaults\n mode http\n timeout connect 5s\n timeout client 9s\n timeout server 9s\n timeout tarpit 10ms\n\
                 frontend web\n bind 127.0.0.1:18000\n\
                 http-request allow if { path_beg /open }\n\

@@ -326,6 +326,8 @@ fn add(term: &mut Term, group: Vec<Atom>, negated: bool) -> Result<(), String> {
 fn settled(atom: &Atom, here: &Here) -> Result<Atom, String> {
     Ok(match atom {
         Atom::Tls => Atom::Always(here.tls),
+        Atom::AskByTls(ask) if here.tls => Atom::Ask(ask.clone()),
+        Atom::AskByTls(_) => Atom::Always(false),
         Atom::Port(least, most) => {
             let inside = |port: &&u16| (*least..=*most).contains(&u64::from(**port));
             match here.ports.iter().filter(inside).count() {

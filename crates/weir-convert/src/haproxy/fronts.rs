@@ -12,6 +12,7 @@ use super::pools::timer;
 use super::proxies::Proxy;
 use super::routes::{Routes, listed};
 use super::rules::{RuleStep, StepAct};
+use super::sections::{Line, Section, SectionKind};
 use super::times::Time;
 use crate::{ConvertedFile, SourceFiles};
 
@@ -92,9 +93,9 @@ impl Listener<'_> {
 /// What the listeners of a proxy say, whichever they are.
 pub fn front(
     proxy: &Proxy<'_>,
+    sections: &[Section],
     globals: &Globals,
-    source: &dyn SourceFiles,
-    files: &mut Vec<ConvertedFile>,
+    (source, files): (&dyn SourceFiles, &mut Vec<ConvertedFile>),
     ledger: &mut Ledger,
 ) -> Front {
     let mut front = Front::default();
@@ -128,7 +129,7 @@ pub fn front(
     }
     forwarded(proxy, ledger);
     compression(proxy, keys, ledger);
-    pages(proxy, &mut front.pages, globals, (source, files), ledger);
+    pages(&page_lines(proxy, sections, ledger), &mut front.pages, globals, (source, files), ledger);
     front
 }
 
@@ -267,17 +268,49 @@ fn compression(proxy: &Proxy<'_>, keys: &mut Keys, ledger: &mut Ledger) {
     keys.set("compress", compress.inline());
 }
 
-/// Error pages: `errorfile` and what it takes from `http-errors`.
+/// The `errorfile` lines of a proxy, and those of the `http-errors` that it names by `errorfiles`.
+fn page_lines<'s>(proxy: &Proxy<'s>, sections: &'s [Section], ledger: &mut Ledger) -> Vec<&'s Line> {
+    let mut lines: Vec<&Line> = Vec::new();
+    for line in &proxy.lines {
+        match line.word(0) {
+            "errorfile" => lines.push(line),
+            "errorfiles" => {
+                let is_meant = |section: &&Section| {
+                    section.kind == SectionKind::HttpErrors && section.name == line.word(1)
+                };
+                let Some(section) = sections.iter().find(is_meant) else {
+                    ledger.unsupported(line.number, format!("there is no `http-errors {}`", line.word(1)));
+                    continue;
+                };
+                ledger.exact(line.number, "`error_page` of listeners");
+                let codes = line.from(2);
+                let all = section.lines.iter().filter(|page| page.word(0) == "errorfile");
+                lines.extend(
+                    all.filter(|page| codes.is_empty() || codes.iter().any(|code| code == page.word(1))),
+                );
+            }
+            "errorloc" | "errorloc302" | "errorloc303" => {
+                ledger.unsupported(
+                    line.number,
+                    "errors are not answered with redirects: a page of `error_page` can lead on",
+                );
+            }
+            _ => {}
+        }
+    }
+    lines
+}
+
+/// Error pages.
 fn pages(
-    proxy: &Proxy<'_>,
+    lines: &[&Line],
     pages: &mut Vec<Keys>,
     globals: &Globals,
     (source, files): (&dyn SourceFiles, &mut Vec<ConvertedFile>),
     ledger: &mut Ledger,
 ) {
     let mut said_already: Vec<&str> = Vec::new();
-    let lines: Vec<_> = proxy.lines_of("errorfile").collect();
-    for line in lines.into_iter().rev() {
+    for line in lines.iter().rev() {
         let (status, path) = (line.word(1), line.word(2));
         if said_already.contains(&status) {
             continue;
@@ -309,7 +342,12 @@ fn pages(
         let mut page = Keys::default();
         page.set("status", status);
         let name = path.rsplit('/').next().unwrap_or_default().trim_end_matches(".http");
-        let file = format!("{}/{name}.html", globals.folder);
+        let is_other = |path: &String| files.iter().any(|known| known.path == *path && known.text != content);
+        let numbered = (2..).map(|number| format!("{}/{name}-{number}.html", globals.folder));
+        let file = std::iter::once(format!("{}/{name}.html", globals.folder))
+            .chain(numbered)
+            .find(|path| !is_other(path))
+            .unwrap_or_default();
         page.set("file", said(&file));
         if let Some(kind) = kind.filter(|kind| kind.contains('/')) {
             page.set("content_type", said(kind));
@@ -321,18 +359,4 @@ fn pages(
         ledger.exact(line.number, format!("`error_page` with {file}: the content alone, without its head"));
     }
     pages.reverse();
-    for word in ["errorloc", "errorloc302", "errorloc303"] {
-        for line in proxy.lines_of(word) {
-            ledger.unsupported(
-                line.number,
-                "errors are not answered with redirects: a page of `error_page` can lead on",
-            );
-        }
-    }
-    for line in proxy.lines_of("errorfiles") {
-        ledger.unsupported(
-            line.number,
-            "say each page as `error_page`: Weir's own line of text is sent in their place",
-        );
-    }
 }

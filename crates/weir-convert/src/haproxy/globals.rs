@@ -253,9 +253,11 @@ pub fn others(sections: &[Section], used: &[String], folder: &str, ledger: &mut 
             SectionKind::Defaults => ledger.exact(section.number, "taken over by the proxies behind it"),
             SectionKind::Userlist => userlist(section, used, folder, ledger),
             SectionKind::HttpErrors => {
-                ledger.unsupported(section.number, "say each page as `error_page` of a listener");
-                for line in &section.lines {
-                    ledger.unsupported(line.number, "of `http-errors`");
+                ledger.exact(section.number, "pages of the listeners that name it (`errorfiles`)");
+                for line in section.lines.iter().filter(|line| line.word(0) == "errorfile") {
+                    if !ledger.has(line.number) {
+                        ledger.exact(line.number, "named by no listener");
+                    }
                 }
             }
             SectionKind::Other => {

@@ -5,12 +5,17 @@ use std::fmt::Write as _;
 
 use super::output::said;
 use super::samples::{Call, Sample, variable};
+use crate::ConvertedFile;
 use crate::write::line;
 
 /// The maps that the file uses, each once.
 #[derive(Debug, Default)]
 pub struct Maps {
     maps: Vec<Map>,
+    /// Where files of maps are put that are made here.
+    folder: String,
+    /// Files of maps that are made here.
+    made: Vec<ConvertedFile>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -38,6 +43,38 @@ pub fn kind_of(converter: &str) -> Option<&'static str> {
 }
 
 impl Maps {
+    /// None yet. Files of maps that are made are to be in this folder.
+    pub fn beside(folder: &str) -> Maps {
+        Maps { folder: folder.to_owned(), ..Maps::default() }
+    }
+
+    /// The files of the maps that were made.
+    pub fn files(&self) -> &[ConvertedFile] {
+        &self.made
+    }
+
+    /// The name of a map that says `yes` of these server names of TLS, which no route asks for by itself.
+    pub fn of_server_names(&mut self, kind: &'static str, names: &[String]) -> String {
+        let mut lines: Vec<String> = Vec::new();
+        for name in names {
+            let line = format!("{} yes\n", name.replace(' ', "\\x20"));
+            if !lines.contains(&line) {
+                lines.push(line);
+            }
+        }
+        let text = lines.concat();
+        let path = match self.made.iter().find(|file| file.text == text && file.path.contains(kind)) {
+            Some(known) => known.path.clone(),
+            None => {
+                let path = format!("{}/names-{kind}-{}.map", self.folder, self.made.len() + 1);
+                self.made.push(ConvertedFile { path: path.clone(), text });
+                path
+            }
+        };
+        let key = "$server_name".to_owned();
+        self.keep(Map { name: String::new(), file: path, kind, key, default: None, ignore_case: false })
+    }
+
     /// The name of the map that this looks up, and what differs. `Err` says what there is nothing like.
     pub fn named(&mut self, looked_up: &Sample, converter: &Call) -> Result<(String, Vec<String>), String> {
         let kind = kind_of(&converter.name).ok_or_else(|| format!("there is no `{}`", converter.name))?;

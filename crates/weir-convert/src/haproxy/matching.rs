@@ -15,6 +15,8 @@ pub enum Atom {
     Ask(Ask),
     /// A route can ask that it is not so.
     Unless(Ask),
+    /// A route of a listener with TLS can ask it; for all others it does not hold.
+    AskByTls(Ask),
     /// It always holds, or never.
     Always(bool),
     /// The client has come by TLS, which is known of each listener.
@@ -93,7 +95,7 @@ pub fn test(criterion: &Criterion, maps: &mut Maps, is_tcp: bool) -> Result<Test
         return test;
     }
     if matches!(name, "req.ssl_sni" | "ssl_fc_sni") {
-        return server_name(criterion, is_tcp);
+        return if is_tcp { server_name(criterion) } else { server_name_of_http(criterion, maps) };
     }
     if name == "src" {
         return addresses(criterion);
@@ -301,10 +303,7 @@ fn addresses(criterion: &Criterion) -> Result<Test, String> {
 }
 
 /// The server name in a client's greeting.
-fn server_name(criterion: &Criterion, is_tcp: bool) -> Result<Test, String> {
-    if !is_tcp {
-        return Err("routes of http ask for the host, not for the server name of TLS".to_owned());
-    }
+fn server_name(criterion: &Criterion) -> Result<Test, String> {
     let mut names = Vec::new();
     for pattern in &criterion.patterns {
         let name = pattern.to_ascii_lowercase();
@@ -325,4 +324,31 @@ fn server_name(criterion: &Criterion, is_tcp: bool) -> Result<Test, String> {
     }
     let asks = if names.is_empty() { Vec::new() } else { vec![Ask::Sni(names)] };
     Ok(Test::asks(asks, Vec::new()))
+}
+
+/// The same over HTTP, where a map says which names are meant.
+fn server_name_of_http(criterion: &Criterion, maps: &mut Maps) -> Result<Test, String> {
+    let kind = match criterion.method.as_str() {
+        "" | "str" => "exact",
+        "beg" => "prefix",
+        "end" => "suffix",
+        "sub" => "contains",
+        "reg" => "expression",
+        other => return Err(format!("server names are not compared by `{other}`")),
+    };
+    let mut names = Vec::new();
+    for pattern in &criterion.patterns {
+        if super::words::has_variable(pattern) || pattern.is_empty() || pattern.starts_with('#') {
+            return Err("server names stand in the file of a map, as they are".to_owned());
+        }
+        names.push(match kind {
+            "expression" => super::expressions::translated(pattern)?,
+            _ => pattern.to_ascii_lowercase(),
+        });
+    }
+    if names.is_empty() {
+        return Ok(Test::always(false));
+    }
+    let map = maps.of_server_names(kind, &names);
+    Ok(Test::of(Atom::AskByTls(Ask::Named(Family::Map, map, "yes".to_owned()))))
 }

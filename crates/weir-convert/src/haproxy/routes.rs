@@ -286,6 +286,13 @@ impl<'k> Routes<'k> {
         changes: &mut Changes,
     ) {
         let mut file = format!("{}/{list}", self.known.folder.trim_end_matches('/'));
+        let before = changes.keys.get("auth").or(self.keys.get("auth"));
+        if before.is_some_and(|auth| !auth.contains(&format!("{file}."))) {
+            return self.fail(
+                spot.step.line,
+                "a request is asked for a password of one list, here of the one before",
+            );
+        }
         for group in groups {
             file = format!("{file}.{group}");
         }
@@ -295,6 +302,7 @@ impl<'k> Routes<'k> {
         let users = inline(&[
             ("users".to_owned(), said(&format!("{file}.users"))),
             ("realm".to_owned(), said(realm)),
+            ("pass_authorization".to_owned(), "true".to_owned()),
         ]);
         let auth = inline(&[("basic".to_owned(), users)]);
         if spot.whole && self.under.is_empty() && self.routes.is_empty() && !changes.is_behind {
@@ -341,7 +349,15 @@ impl<'k> Routes<'k> {
             line,
             "`split`: while that pool is down, its share goes to the other one, where HAProxy answers 503",
         );
-        self.changed(spot, spot.rest, changes, |changes| changes.splits.push((pool.clone(), share)));
+        self.changed(spot, spot.rest, changes, |changes| {
+            // Each draw is made of what those before it have left.
+            let left = 1.0 - changes.splits.iter().map(|(_, share)| share).sum::<f64>();
+            let share = (share * left * 1e6).round() / 1e6;
+            match changes.splits.iter_mut().find(|(known, _)| *known == pool) {
+                Some((_, known)) => *known += share,
+                None => changes.splits.push((pool.clone(), share)),
+            }
+        });
     }
 
     fn fallback(&mut self, line: usize, of: &str, name: &str) {
@@ -510,9 +526,11 @@ impl Changes {
             keys.set("rewrite", self.rewrite.inline());
         }
         let is_mapped = action.iter().any(|(key, _)| key == "pool_map");
+        let own = action.iter().find(|(key, _)| key == "pool").map(|(_, pool)| pool.as_str());
         let splits: Vec<String> = self
             .splits
             .iter()
+            .filter(|(pool, _)| own != Some(said(pool).as_str()))
             .map(|(pool, share)| {
                 inline(&[("pool".to_owned(), said(pool)), ("share".to_owned(), format!("{share:?}"))])
             })

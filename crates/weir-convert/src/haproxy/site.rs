@@ -61,7 +61,7 @@ impl<'s> Site<'s> {
         source: &'s dyn SourceFiles,
         ledger: Ledger,
     ) -> Site<'s> {
-        let (maps, logs) = (Maps::default(), Logs::default());
+        let (maps, logs) = (Maps::beside(&globals.folder), Logs::default());
         Site { sections, proxies, globals, source, ledger, maps, logs, admin: None, files: Vec::new() }
     }
 
@@ -129,7 +129,13 @@ impl<'s> Site<'s> {
         let mut gate = Gate::default();
         let mut groups = Vec::new();
         if proxy.is_front() {
-            front = fronts::front(proxy, self.globals, self.source, &mut self.files, &mut self.ledger);
+            front = fronts::front(
+                proxy,
+                self.sections,
+                self.globals,
+                (self.source, &mut self.files),
+                &mut self.ledger,
+            );
             gate = tcp::gate(proxy, &mut reader, &tables, &mut self.ledger);
             let by_port = rules.steps.iter().any(|step| step.when.asks_ports());
             groups = binds::groups(proxy, by_port, self.globals, self.source, &mut self.ledger);

@@ -133,6 +133,33 @@ fn a_rule_is_never_followed_without_its_condition() {
 }
 
 #[test]
+fn server_names_of_tls_are_asked_by_a_map_that_is_written() {
+    let text = "defaults\n mode http\nfrontend web\n bind :80\n bind :443 ssl crt /etc/site.pem alpn h2,http/1.1\n \
+                use_backend two if { ssl_fc_sni -i two.example TWO.example }\n default_backend one\n\
+                backend one\n server a 10.0.0.1:80\nbackend two\n server b 10.0.0.2:80\n";
+    let body = checked(text);
+    let (plain, secure) = body.split_once("[listener.web-tls]").expect("two listeners");
+    assert!(!plain.contains("[[listener"), "{body}");
+    assert!(secure.contains("map = { names_exact_1 = \"yes\" }\npool = \"two\"\n"), "{body}");
+    assert_eq!(converted(text).files[0].text, "two.example yes\n");
+}
+
+#[test]
+fn each_draw_is_made_of_what_those_before_have_left() {
+    let body = checked(
+        "defaults\n mode http\nfrontend web\n bind :80\n use_backend two if { rand(100) lt 50 }\n \
+         use_backend three if { rand(10) lt 5 }\n default_backend one\nbackend one\n server a 10.0.0.1:80\n\
+         backend two\n server b 10.0.0.2:80\nbackend three\n server c 10.0.0.3:80\n",
+    );
+    assert!(
+        body.contains(
+            "split = { to = [{ pool = \"two\", share = 0.5 }, { pool = \"three\", share = 0.25 }] }"
+        ),
+        "{body}"
+    );
+}
+
+#[test]
 fn a_password_that_is_asked_for_holds_for_what_is_behind_the_rule() {
     let body = checked(
         "userlist staff\n user bob insecure-password secret\ndefaults\n mode http\nfrontend web\n bind :80\n \
@@ -144,7 +171,7 @@ fn a_password_that_is_asked_for_holds_for_what_is_behind_the_rule() {
     assert!(routes[0].starts_with("path = \"/ping\"\nrespond = { status = 200 }\n\n"), "{body}");
     assert!(
         routes[1].starts_with(
-            "path = \"/admin*\"\npool = \"app\"\nauth = { basic = { users = \"/etc/weir/staff.users\", realm = \"Staff\" } }\n"
+            "path = \"/admin*\"\npool = \"app\"\nauth = { basic = { users = \"/etc/weir/staff.users\", realm = \"Staff\", pass_authorization = true } }\n"
         ),
         "{body}"
     );

@@ -78,6 +78,7 @@ impl SourceFiles for Folder {
             "/errors/503.http" => {
                 Ok("HTTP/1.0 503 Gone\r\nContent-Type: text/html\r\n\r\n<p>Sorry</p>\n".to_owned())
             }
+            "/errors/other/503.http" => Ok("HTTP/1.0 503 Gone\r\n\r\nother\n".to_owned()),
             "/lists/bad" => Ok("# bad ones\n/a\n/b\n".to_owned()),
             _ => Err("it is not there".to_owned()),
         }
@@ -99,6 +100,12 @@ fn files_that_can_be_read_are_taken_over() {
     assert!(body.contains("path = [\"/a\", \"/b\"]"), "{body}");
     assert!(body.contains("file = \"/etc/weir/503.html\"\ncontent_type = \"text/html\""), "{body}");
     assert_eq!(converted.files[0].text, "<p>Sorry</p>\n");
+    let named = "http-errors own\n errorfile 503 /errors/other/503.http\n errorfile 500 /errors/500.http\ndefaults\n mode http\n\
+                 errorfile 503 /errors/503.http\nfrontend a\n bind :80\n errorfiles own 503\nfrontend b\n bind :81\n";
+    let of_section = convert(named, &Folder).expect("converted");
+    let paths: Vec<&str> = of_section.files.iter().map(|file| file.path.as_str()).collect();
+    assert_eq!(paths, ["/etc/weir/503.html", "/etc/weir/503-2.html"]);
+    assert_eq!(of_section.count(DirectiveVerdict::Unsupported), 0, "{}", of_section.to_toml("haproxy.cfg"));
     let lost = converted.directives.iter().find(|directive| directive.line == 4).expect("a verdict");
     assert!(lost.verdict == DirectiveVerdict::Unsupported && lost.note.contains("not there"), "{lost}");
 }
