@@ -240,7 +240,7 @@ fn a_reload_that_changes_the_entry_lets_those_have_theirs_who_wait() {
         assert!(waits.join().expect("it is shown one").contains("BEGIN CERTIFICATE"));
     });
     served(&weir, &pebble, "e.good.example");
-    assert_eq!(names(&weir, "stored"), 1.0, "the new entry reads what the old one has got");
+    assert_eq!(names(&weir, "stored"), 1.0, "the new entry reads the certificate that the old one obtained");
     // Without the entry, the name is like any other.
     let (head, rest) = config.split_once("[listener.secure.tls.acme.on_demand]").expect("a table");
     let pools = rest.find("[pool.app]").expect("a pool");
@@ -517,7 +517,7 @@ fn what_is_used_is_renewed_after_asking_again_and_nothing_else_is() {
         (asked(all[0]) >= 2 && asked(all[1]) >= 2 && names(&weir, "issued") >= 4.0).then_some(())
     });
     until("the new certificate to be shown", || (shown(&weir, all[0]) != before[0]).then_some(()));
-    assert_eq!(shown(&weir, all[1]), before[1], "the service refuses it, and it is good still");
+    assert_eq!(shown(&weir, all[1]), before[1], "the service refuses it, but the certificate is still valid");
     assert_eq!(asked(all[2]), 1, "nobody asked for it lately");
     assert_eq!(names(&weir, "issued"), 4.0);
     until("a line in the log", || weir.stderr().contains("certificate renewed").then_some(()));

@@ -166,6 +166,6 @@ fn a_certificate_is_renewed_when_the_authority_suggests_it() {
     assert!(asked(&weir, &pebble, "www.shop.example").succeeded().ends_with("status 200"));
     assert_eq!((stored(&weir), orders(&weir, "refused")), (file, 0.0));
     let next = certificate(&weir, "secure")["acme"]["next"].clone();
-    assert!(next.is_string(), "an authority that always suggests it is not followed at once: {next}");
+    assert!(next.is_string(), "an authority that always suggests renewal is not followed at once: {next}");
     assert_eq!(orders(&weir, "issued"), 1.0);
 }

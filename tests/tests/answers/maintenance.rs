@@ -118,7 +118,7 @@ fn a_listener_a_route_and_a_pool_are_switched_off_and_on() {
     maintenance(&weir, &["off"]);
     maintenance(&weir, &["on", "--pool", "app"]);
     assert_eq!((text(&weir, "/"), text(&weir, "/shop/x")), ("<p>closed</p>".to_owned(), "app".to_owned()));
-    assert_eq!(of_other(&weir), "other page", "without a page of its own the one of its errors");
+    assert_eq!(of_other(&weir), "other page", "without a page of its own, maintenance shows the error page");
     maintenance(&weir, &["off", "--pool", "app"]);
     maintenance(&weir, &["on"]);
     assert_eq!((text(&weir, "/own"), of_other(&weir)), ("<p>closed</p>".to_owned(), "other page".to_owned()));
@@ -162,7 +162,7 @@ fn a_client_of_ipv4_that_a_header_names_as_one_of_ipv6_is_in_the_networks_of_ipv
     let told = "x-forwarded-for: 10.1.2.3\r\n";
     assert_eq!(from("TCP4 192.0.2.9 192.0.2.80", told), 200);
     assert_eq!(from("TCP6 ::ffff:192.0.2.9 ::ffff:192.0.2.80", told), 200, "`trusted_proxies`");
-    assert_eq!(from("TCP4 203.0.113.9 192.0.2.80", told), 200, "an entry that is written so");
+    assert_eq!(from("TCP4 203.0.113.9 192.0.2.80", told), 200, "an IPv4 entry written as IPv6");
     assert_eq!(from("TCP6 ::ffff:198.51.100.9 ::ffff:192.0.2.80", told), 503);
 }
 
@@ -335,7 +335,7 @@ fn a_fallback_in_maintenance_gets_nothing_and_the_next_one_serves() {
     let url = format!("http://{}/", weir.address("web"));
     let explained = weir.command(&["explain", "http", "GET", &url]).stdout;
     assert!(explained.contains("forward to pool last, the fallback"), "{explained}");
-    assert_eq!(asked(&weir, "GET /", ALLOWED).text(), "sorry", "who is allowed is served all the same");
+    assert_eq!(asked(&weir, "GET /", ALLOWED).text(), "sorry", "a client that is allowed is still served");
     maintenance(&weir, &["on", "--pool", "last"]);
     assert_eq!(asked(&weir, "GET /", &[]).status, 503, "there is no other");
     maintenance(&weir, &["off"]);
@@ -374,7 +374,11 @@ fn a_service_in_maintenance_is_not_asked_and_lets_nobody_pass() {
     let url = format!("http://{}/asked", weir.address("web"));
     let explained = weir.command(&["explain", "http", "GET", &url]).stdout;
     assert!(explained.contains("maintenance of pool login"), "{explained}");
-    assert_eq!(asked(&weir, "GET /asked", ALLOWED).text(), "last", "who is allowed is asked about");
+    assert_eq!(
+        asked(&weir, "GET /asked", ALLOWED).text(),
+        "last",
+        "a client that is allowed is still checked"
+    );
     assert_eq!(login.served(), 2);
     maintenance(&weir, &["off"]);
     assert_eq!(text(&weir, "/asked"), "last");

@@ -176,7 +176,10 @@ fn trailers_are_as_long_as_a_head_may_be_and_longer_ones_eject_nobody() {
     }
     for _ in 0..5 {
         let answer = get(70_000);
-        assert!(!answer.contains("0\r\n\r\n") && !answer.contains("x-details"), "it is not whole: {answer}");
+        assert!(
+            !answer.contains("0\r\n\r\n") && !answer.contains("x-details"),
+            "it is not complete: {answer}"
+        );
     }
     assert!(get(10).starts_with("HTTP/1.1 200") && is_up(&weir, backend.address()));
     assert_eq!(weir.metric("weir_backend_ejections_total", &[]), 0.0);

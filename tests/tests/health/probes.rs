@@ -35,7 +35,7 @@ fn probes_ask_at_the_port_that_health_names() {
     until("the probed address to be asked", || (*host.lock().unwrap() == expected).then_some(()));
     status.store(503, Ordering::SeqCst);
     until("both to be down", || (!is_up(&weir, a.address()) && !is_up(&weir, b.address())).then_some(()));
-    assert_eq!((a.served(), b.served()), (0, 0), "nobody asks them but clients");
+    assert_eq!((a.served(), b.served()), (0, 0), "they get requests from clients only");
 }
 
 #[test]

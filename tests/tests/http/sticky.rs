@@ -78,13 +78,9 @@ fn cookies_are_read_by_nodes_with_the_same_secret_and_by_no_others() {
     let cookies = cookies(&first);
     assert_eq!(honoured(&first, &cookies), 3);
     let second = node(&backends, FILE, "one secret for both nodes").start();
-    assert_eq!(honoured(&second, &cookies), 3, "space around a secret is none of it");
+    assert_eq!(honoured(&second, &cookies), 3, "space around a secret is not part of it");
     for other in [node(&backends, FILE, "another secret altogether"), node(&backends, "", "")] {
-        assert_eq!(
-            honoured(&other.start(), &cookies),
-            0,
-            "who has not the secret can tell nothing from a cookie"
-        );
+        assert_eq!(honoured(&other.start(), &cookies), 0, "without the secret a cookie reveals nothing");
     }
 }
 

@@ -139,7 +139,7 @@ fn a_setting_for_tunnels_is_zero_or_one() {
     let weir = both(&backend);
     let mut client = connect(&weir, &setting(ENABLE_CONNECT_PROTOCOL, 1));
     client.sends(frame(kind::SETTINGS, 0, 0, &setting(ENABLE_CONNECT_PROTOCOL, 0)));
-    assert!(is_hello(&client.asks(1, "/")), "of a client it says nothing");
+    assert!(is_hello(&client.asks(1, "/")), "from a client it has no effect");
     let mut client = connect(&weir, &setting(ENABLE_CONNECT_PROTOCOL, 2));
     let _ = client.wire.tries_to_send(get(1, "/"));
     assert_eq!(client.receives_the_end().0, Some(code::PROTOCOL_ERROR));

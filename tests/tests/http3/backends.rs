@@ -183,7 +183,7 @@ fn a_backend_that_goes_away_gets_no_further_request_on_that_connection() {
     let authority = authority();
     let origin = Origin::start(&authority, 100);
     let weir = before(&authority, origin.address, ONLY);
-    assert_eq!(get(&weir, "/away"), (200, "hello".to_owned()), "what it has taken it answers");
+    assert_eq!(get(&weir, "/away"), (200, "hello".to_owned()), "it answers what it has accepted");
     for _ in 0..5 {
         assert_eq!(get(&weir, "/").0, 200);
     }

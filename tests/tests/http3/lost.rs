@@ -23,7 +23,7 @@ fn a_request_that_may_be_sent_again_leaves_a_silent_connection_before_that_is_gi
     let mut first = waits(&weir);
     assert_eq!(get(&weir, "/"), (200, "hello".to_owned()));
     assert_eq!(first.looks(), 0, "it was answered when the old connection was lost");
-    assert_eq!(first.receives_response().status, 502, "nobody knows whether it was looked at");
+    assert_eq!(first.receives_response().status, 502, "it is not known whether it was processed");
     assert_eq!(picked(&weir, "h3"), 2.0);
 }
 
@@ -150,7 +150,7 @@ fn the_first_request_on_a_connection_leaves_it_too_when_it_is_silent() {
     way.cut();
     client.receives_status(200);
     assert_eq!(other.looks(), 0, "it was answered when the first connection was lost");
-    assert_eq!(other.receives_response().status, 502, "nobody knows whether it was looked at");
+    assert_eq!(other.receives_response().status, 502, "it is not known whether it was processed");
     assert_eq!((picked(&weir, "h3"), origin.connections()), (2.0, 2));
 }
 

@@ -79,7 +79,7 @@ fn a_neighbour_that_changed_is_found_anew(kind: Kind) {
     assert!(found.contains(&other) && !found.contains(&BACKENDS.neighbour), "{found:02x?}");
 }
 
-/// The client uses one port for both.
+/// The client uses the same port for both.
 fn a_listener_of_nat_shares_the_backend(kind: Kind) {
     let mut plane = kind.flowing();
     plane.listener(1, kind.listener(1), kind.protocol, 0, &[0]);
@@ -93,7 +93,7 @@ fn a_listener_of_nat_shares_the_backend(kind: Kind) {
     plane.run(BACKENDS, &answer.frame()).forwarded_of(1, Verdict::ToClient, &expected.frame());
 }
 
-/// Nobody here hears the backend: a client that goes on a second later has sent no reset that was heeded.
+/// The backend's packets are not seen here: if a client goes on a second later, its reset was not heeded.
 #[test]
 fn a_client_that_goes_on_after_a_reset_has_its_flow_again() {
     for kind in [TCP4.by(Forward::Dsr), TCP6.by(Forward::Dsr)] {

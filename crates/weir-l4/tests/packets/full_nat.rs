@@ -84,7 +84,7 @@ fn answers(plane: &mut Plane, kind: Kind, seen: SocketAddr, client: SocketAddr, 
     outcome.forwarded_of(u32::from(from), Verdict::ToClient, &expected.frame());
 }
 
-/// Has a client hear the backend, whose flow settles by that.
+/// Has the backend answer a client, which settles the flow.
 #[track_caller]
 fn settles(plane: &mut Plane, kind: Kind, client: SocketAddr, to: u8) {
     let port = plane.port_of(client, kind.listener(to), kind.protocol).expect("it has a flow");
@@ -135,7 +135,7 @@ fn where_all_ports_are_taken_the_flow_that_has_been_opening_for_longest_leaves_i
     let mut plane = plane(kind, (61_000, 61_019));
     let seen: Vec<SocketAddr> = clients(kind, 40).map(|client| opens(&mut plane, kind, client, 0)).collect();
     clients(kind, 30).for_each(|client| settles(&mut plane, kind, client, 0));
-    // Of the ten that are left the last one was opened first, on a clock that goes around.
+    // Of the remaining ten the last one was opened first, on a clock that wraps around.
     plane.change_opening(|flow| {
         let number = (30_u8..40).find(|number| flow.destination == kind.client(*number).ip().into());
         let age = number.filter(|_| flow.direction == Direction::ToClient as u8).map_or(0, u16::from);
@@ -162,7 +162,7 @@ fn two_listeners_share_a_source(kind: Kind) {
     }
 }
 
-/// The backend knows the connection by it.
+/// The backend identifies the connection by it.
 fn a_flow_that_was_forgotten_gets_its_port_again(kind: Kind) {
     let mut plane = plane(kind, PORTS);
     for client in clients(kind, 10) {
@@ -236,7 +236,7 @@ fn an_answer_to_nobody_is_dropped_by_name(kind: Kind) {
     }
 }
 
-/// Weir's own probes, most of all.
+/// Above all Weir's own probes.
 fn what_a_backend_says_to_the_host_itself_is_left_alone(kind: Kind) {
     let mut plane = plane(kind, PORTS);
     opens(&mut plane, kind, kind.client(7), 0);

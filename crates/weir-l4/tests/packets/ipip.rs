@@ -125,7 +125,7 @@ fn error_of_router(kind: Kind, number: u8, code: u8, word: u32, quote: &[u8]) ->
     error_of(kind.host(2, 9).ip(), kind, [number, code], word, quote)
 }
 
-/// The same of another host.
+/// The same from another host.
 fn error_of(host: IpAddr, kind: Kind, [number, code]: [u8; 2], word: u32, quote: &[u8]) -> Vec<u8> {
     let mut error = IcmpError::new(host, kind.source().ip(), number, code).about(quote);
     error.word = word;
@@ -134,7 +134,7 @@ fn error_of(host: IpAddr, kind: Kind, [number, code]: [u8; 2], word: u32, quote:
     carrier.framed(&error.bytes())
 }
 
-/// What the client is told quotes the packet that it sent, a hop on.
+/// The error that the client gets quotes the packet that it sent, with one hop less to go.
 #[track_caller]
 fn is_told(kind: Kind, frame: &[u8], packet: &Packet, number: [u8; 2]) -> u32 {
     let read = Read::of(frame);
@@ -151,7 +151,7 @@ fn a_router_that_has_less_room_is_heard_by_the_client(kind: Kind) {
     let mut plane = kind.flowing();
     let packet = kind.later().with_payload(if kind.is_summed { 0 } else { 1300 });
     let quote = sent(kind, &packet);
-    // What strays have used up is not what this takes.
+    // The limit that stray packets have used up is a different one.
     plane.answered(0..3, all_of_this_tick());
     let (number, code) = if kind.is_ip4 { (3, 4) } else { (2, 0) };
     for (mtu, told) in
@@ -161,7 +161,7 @@ fn a_router_that_has_less_room_is_heard_by_the_client(kind: Kind) {
         let frame = outcome.answered(Verdict::IcmpToClient);
         assert_eq!(is_told(kind, &frame, &packet, [number, code]), told);
     }
-    // Less than IPv6 has everywhere, and than IPv4 says at all, is nothing to go by.
+    // An MTU below the minimum of the IP version is ignored.
     let outcome = plane.run(BACKENDS, &error_of_router(kind, number, code, 60, &quote));
     outcome.dropped(Verdict::DropIcmp);
 }
@@ -178,7 +178,8 @@ fn a_backend_that_is_not_reached_is_told_to_the_client(kind: Kind) {
     }
 }
 
-/// Its kernel says so where nothing takes the outer header off: probes, which come without one, are answered.
+/// The backend's kernel says so if nothing there removes the outer header. Probes, which come without one,
+/// are answered all the same.
 fn a_backend_that_takes_no_outer_packets_has_refused_the_client(kind: Kind) {
     let mut plane = kind.flowing();
     let before = plane.backend_counts(0);
@@ -199,7 +200,7 @@ fn a_backend_that_takes_no_outer_packets_has_refused_the_client(kind: Kind) {
     *damaged.last_mut().expect("bytes") ^= 1;
     plane.run(BACKENDS, &damaged).not_forwarded();
     for refusal in refusals {
-        // A router's word, and another backend's, is not the backend's own.
+        // An error from a router or from another backend does not count as the backend's own.
         for other in [kind.host(2, 9).ip(), kind.backend(1).ip()] {
             let outcome = plane.run(BACKENDS, &error_of(other, kind, refusal, 0, &quote));
             outcome.answered(Verdict::IcmpToClient);
@@ -211,7 +212,7 @@ fn a_backend_that_takes_no_outer_packets_has_refused_the_client(kind: Kind) {
         outcome.answered(Verdict::IcmpToClient);
         assert_eq!(counted(&mut plane), expected, "one client counts once");
     }
-    // Of IPv6 the addresses of a network are one client's: see `failures_of_one_client_count_once`.
+    // With IPv6, the addresses of one network count as one client: see `failures_of_one_client_count_once`.
     if kind.is_ip4 {
         let other = kind.packet(kind.client(8), kind.listener(0)).with_flags(SYN).with_payload(0);
         goes_on(&mut plane, kind, &other);
@@ -222,7 +223,7 @@ fn a_backend_that_takes_no_outer_packets_has_refused_the_client(kind: Kind) {
     }
 }
 
-/// Up to the end of the transport's sum, which is what we quote ourselves.
+/// It must quote up to the end of the transport checksum, as we do ourselves.
 fn an_error_that_quotes_too_little_is_dropped(kind: Kind) {
     let mut plane = kind.flowing();
     let quote = sent(kind, &kind.later().with_payload(0));
@@ -238,8 +239,8 @@ fn an_error_that_quotes_too_little_is_dropped(kind: Kind) {
     plane.run(BACKENDS, &none).untouched();
 }
 
-/// The client would get it with a right sum (RFC 792, RFC 4443 §2.3). Of any length: bytes are summed in
-/// pieces.
+/// The client would otherwise receive it with a correct checksum (RFC 792, RFC 4443 §2.3). Many lengths are
+/// tried, because bytes are summed in pieces.
 fn an_error_about_an_outer_packet_that_was_damaged_is_dropped(kind: Kind) {
     let mut plane = kind.flowing();
     let (number, code) = if kind.is_ip4 { (3, 4) } else { (2, 0) };
@@ -247,7 +248,7 @@ fn an_error_about_an_outer_packet_that_was_damaged_is_dropped(kind: Kind) {
     for bytes in [0, 1, 2, 3, 63, 64, 65, 128 - head % 64, 129 - head % 64, 1300] {
         let packet = kind.later().with_payload(bytes);
         let good = error_of_router(kind, number, code, 1400, &sent(kind, &packet));
-        // With padding behind, which is not summed.
+        // With padding after it, which the checksum does not cover.
         for padding in [&[][..], &[0xa5; 3]] {
             let good = [&good, padding].concat();
             let message = good.len() - padding.len() - head - bytes;
@@ -269,7 +270,7 @@ fn an_error_about_an_outer_packet_that_was_damaged_is_dropped(kind: Kind) {
     }
 }
 
-/// Who does not know a flow and both ends of its outer packets says nothing about it.
+/// An error that does not match a flow and both ends of its outer packets has no effect on it.
 fn an_error_about_what_was_not_sent_is_left_alone(kind: Kind) {
     let mut plane = kind.flowing();
     let packet = kind.later().with_payload(0);

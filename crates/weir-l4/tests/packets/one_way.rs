@@ -1,5 +1,5 @@
-//! What DSR and IP-in-IP have in common: the backend answers past us, so a flow shows by its client's packets
-//! alone. `dsr` and `ipip` run these cases, each its own way.
+//! What DSR and IP-in-IP have in common: the backend answers past us, so that only the client's packets of a
+//! flow are seen. `dsr` and `ipip` run these cases, each its own way.
 
 use weir_l4::layout::{Algorithm, TCP, Verdict};
 
@@ -8,7 +8,7 @@ use crate::kinds::Kind;
 use crate::namespace::{BACKENDS, CLIENTS};
 use crate::plane::Plane;
 
-/// A client's packet is forwarded whole to backend 0; by IP-in-IP the outer one is to it.
+/// A client's packet is forwarded unchanged to backend 0; with IP-in-IP, in an outer packet to it.
 #[track_caller]
 pub fn goes_on(plane: &mut Plane, kind: Kind, packet: &Packet) {
     goes_on_to(0, plane, kind, packet);
@@ -22,7 +22,7 @@ fn goes_on_to(backend: u8, plane: &mut Plane, kind: Kind, packet: &Packet) {
     plane.run(CLIENTS, &packet.frame()).forwarded(Verdict::ToBackend, &frame);
 }
 
-/// Later packets are seen to go to the neighbour, whatever their hop limit. Gives the plane with their flow.
+/// Later packets go to the neighbour, whatever their hop limit. Gives the plane with their flow.
 pub fn later_packets_go_to_the_neighbour(kind: Kind) -> Plane {
     let mut plane = kind.flowing();
     let later = kind.later().with_payload(301);
@@ -60,7 +60,7 @@ pub fn fragments_follow_the_first(kind: Kind) {
     plane.run(CLIENTS, &other.fragments(&[1024])[1]).dropped(Verdict::DropFragment);
 }
 
-/// Path MTU from the backend to the client works by it.
+/// Path MTU discovery from the backend to the client depends on it.
 pub fn an_error_about_an_answer_reaches_the_backend(kind: Kind) {
     let mut plane = kind.flowing();
     let quoted = kind.packet(kind.listener(0), kind.client(7)).with_payload(64).bytes();
