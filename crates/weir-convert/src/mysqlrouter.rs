@@ -41,7 +41,6 @@ pub(super) fn convert(text: &str, files: &dyn SourceFiles) -> Result<Converted, 
     let file = RouterFile::parse(text)?;
     let mut verdicts = Verdicts::default();
     let mut cluster = cluster_of(&file);
-    members_of(&file, &mut cluster, files, &mut verdicts);
     let mut endpoints = Vec::new();
     let mut reasons = Vec::new();
     for section in file.sections.iter().filter(|section| section.name == "routing") {
@@ -60,7 +59,16 @@ pub(super) fn convert(text: &str, files: &dyn SourceFiles) -> Result<Converted, 
         let none = "it has no `[routing:NAME]` that can be converted".to_owned();
         return Err(NotConverted { message: none, hint: reasons.join("; ") });
     }
-    default_options(&file, &endpoints, &mut verdicts);
+    let keeps =
+        |endpoint: &RouterEndpoint| !endpoint.relays() && endpoint.client_tls != RouterClientTls::Passthrough;
+    cluster.keeps_connections = endpoints.iter().any(keeps);
+    if endpoints.iter().any(|endpoint| endpoint.role().is_some()) {
+        members_of(&file, &mut cluster, files, &mut verdicts);
+    } else if let Some(option) = file.defaults.option("dynamic_state") {
+        let (verdict, note) = exact("means nothing: no endpoint is for the cluster");
+        verdicts.say(option.line, "DEFAULT.dynamic_state", verdict, note);
+    }
+    default_options(&file, &endpoints, &cluster, &mut verdicts);
     let mut seen_metadata = false;
     for section in file.sections.iter().filter(|section| section.name != "routing") {
         let again = section.name == "metadata_cache" && std::mem::replace(&mut seen_metadata, true);
@@ -184,12 +192,17 @@ fn routing_options(
 }
 
 /// Verdicts on `[DEFAULT]`.
-fn default_options(file: &RouterFile, endpoints: &[RouterEndpoint], verdicts: &mut Verdicts) {
+fn default_options(
+    file: &RouterFile,
+    endpoints: &[RouterEndpoint],
+    cluster: &RouterCluster,
+    verdicts: &mut Verdicts,
+) {
     for option in file.defaults.options.iter().filter(|option| option.name != "dynamic_state") {
         let name = option.name.as_str();
         let value = file.value(&file.defaults, name).unwrap_or_default();
         let (verdict, note) = of_all(file, endpoints, name, &value)
-            .or_else(|| sections::default(name, &value))
+            .or_else(|| sections::default(name, &value, cluster))
             .unwrap_or_else(|| unknown("[DEFAULT]"));
         verdicts.say(option.line, &format!("DEFAULT.{name}"), verdict, note);
     }

@@ -29,6 +29,8 @@ pub struct RouterCluster {
     pub own_tls: Option<RouterServerTls>,
     /// `max_idle_server_connections`.
     pub idle_connections: Option<u64>,
+    /// Whether servers' connections are kept for further sessions in any of the pools.
+    pub keeps_connections: bool,
     /// `idle_timeout` of `[connection_pool]`, in seconds.
     pub idle_seconds: Option<u64>,
 }

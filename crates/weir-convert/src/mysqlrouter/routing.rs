@@ -20,6 +20,7 @@ pub fn verdict(name: &str, value: &str, endpoint: &RouterEndpoint) -> Option<Sai
             exact("`protocol = \"tcp\"`: the client and its server speak with each other, as with Router")
         }
         "protocol" => exact("`protocol = \"mysql\"`"),
+        "access_mode" if value.is_empty() => exact("nothing is set"),
         "access_mode" => exact("`access = \"auto\"`"),
         "connection_sharing" | "connection_sharing_delay" => sharing(name, value, endpoint),
         "wait_for_my_writes" if !endpoint.splits => exact("means nothing without `access_mode = auto`"),

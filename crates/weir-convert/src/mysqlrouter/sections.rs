@@ -11,9 +11,12 @@ const REST: &str = "Weir has an API of its own with other paths: `[admin]`, at 1
 /// What is said of options that say where files are that Weir has not.
 const NO_FOLDER: &str = "not needed: Weir has no such files";
 
+/// What is said of idle connections where each client has its own to a server.
+const NO_IDLE: &str = "means nothing: each client has a connection of its own to a server";
+
 /// The verdict on an option of `[DEFAULT]` that is not one of `[routing]`. `None` if Router has no such
 /// option.
-pub fn default(name: &str, value: &str) -> Option<Said> {
+pub fn default(name: &str, value: &str, cluster: &RouterCluster) -> Option<Said> {
     Some(match name {
         "plugin_folder" | "config_folder" | "runtime_folder" | "data_folder" | "core_file" => {
             exact(NO_FOLDER)
@@ -32,6 +35,7 @@ pub fn default(name: &str, value: &str) -> Option<Said> {
         "max_total_connections" => {
             approximate("`max_connections` of each listener: all of them together may have more")
         }
+        "max_idle_server_connections" if !cluster.keeps_connections => exact(NO_IDLE),
         "max_idle_server_connections" => idle_connections(value),
         "read_timeout" => approximate(
             "a server that does not say its role within `timeout` of the pool's `health` (1 s) has none until it does",
@@ -52,7 +56,16 @@ pub fn default(name: &str, value: &str) -> Option<Said> {
 pub fn verdict(section: &str, name: &str, value: &str, cluster: &RouterCluster) -> Option<Said> {
     match section {
         "metadata_cache" => metadata(name, value, cluster),
-        "logger" | "consolelog" | "filelog" | "syslog" | "eventlog" => log(name, value),
+        "logger" => log(name, value),
+        "consolelog" | "filelog" | "syslog" | "eventlog" => match name {
+            "level" => {
+                Some(approximate("Weir's own log goes to one place, with the level that `[logger]` says"))
+            }
+            _ => log(name, value),
+        },
+        "connection_pool" if !cluster.keeps_connections => {
+            matches!(name, "max_idle_server_connections" | "idle_timeout").then(|| exact(NO_IDLE))
+        }
         "connection_pool" => match name {
             "max_idle_server_connections" => Some(idle_connections(value)),
             "idle_timeout" => Some(match value.parse::<u64>() {
@@ -74,7 +87,7 @@ pub fn verdict(section: &str, name: &str, value: &str, cluster: &RouterCluster) 
                 Ok(1..=1024) => exact("`workers` of `[runtime]`"),
                 _ => refused(value, "a number from 0 to 1024"),
             }),
-            "backend" => Some(exact("epoll")),
+            "backend" => Some(exact("not needed: Weir uses epoll")),
             _ => None,
         },
         "keepalive" => matches!(name, "interval" | "runs")
@@ -126,6 +139,9 @@ fn metadata(name: &str, value: &str, cluster: &RouterCluster) -> Option<Said> {
         "router_id" => unsupported(
             "Weir does not register in the cluster's metadata: MySQL Shell does not list it, and what is set for a Router there (`setRoutingOption`, routing guidelines, tags, `read_only_targets`, ClusterSet policies) is not read",
         ),
+        "user" if cluster.is_replica_set => approximate(format!(
+            "`user = \"weir\"` of the pool's `mysql`: CREATE USER 'weir'@'HOST' IDENTIFIED BY '…'; it needs no rights; and put the password into {PASSWORD_FILE}, which nobody else may read"
+        )),
         "user" => approximate(format!(
             "`user = \"weir\"` of the pool's `mysql`: CREATE USER 'weir'@'HOST' IDENTIFIED BY '…'; GRANT SELECT ON performance_schema.replication_group_members TO 'weir'@'HOST'; and put the password into {PASSWORD_FILE}, which nobody else may read"
         )),
@@ -177,7 +193,7 @@ fn log(name: &str, value: &str) -> Option<Said> {
         "filename" | "destination" | "sinks" => {
             approximate("Weir's own log goes to standard error, which systemd keeps in its journal")
         }
-        "timestamp_precision" => exact("Weir's own log has the time to the millisecond"),
+        "timestamp_precision" => exact("Weir's own log has the time to the microsecond"),
         _ => return None,
     })
 }

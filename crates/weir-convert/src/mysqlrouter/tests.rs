@@ -192,6 +192,34 @@ fn what_cannot_be_kept_of_tls_is_said_where_servers_are_listed() {
 }
 
 #[test]
+fn what_is_for_a_cluster_means_nothing_without_one() {
+    let text = format!(
+        "[DEFAULT]\ndynamic_state = /no/such/file\nmax_idle_server_connections = 4\n{}access_mode =\n[connection_pool]\nidle_timeout = 5\n",
+        listed("routing_strategy = round-robin")
+    );
+    let (converted, _) = converted(&text);
+    each_has_one_verdict(&converted, &text);
+    for name in ["dynamic_state", "max_idle_server_connections", "access_mode", "idle_timeout"] {
+        assert_eq!(of(&converted, name).verdict, DirectiveVerdict::Exact, "{name}");
+    }
+    assert!(!converted.body.contains("keep_alive"), "{}", converted.body);
+}
+
+#[test]
+fn the_primary_of_a_replica_set_is_the_server_that_takes_writes() {
+    let text = clustered("PRIMARY", "routing_strategy = first-available").replace(
+        "user = x",
+        "user = x\ncluster_type = rs\nbootstrap_server_addresses = mysql://10.0.0.1:3306,mysql://10.0.0.2",
+    );
+    let (converted, config) = converted(&text);
+    each_has_one_verdict(&converted, &text);
+    assert_eq!(config.pools[0].mysql.as_ref().unwrap().topology, MysqlTopology::Replication);
+    let addresses: Vec<_> = config.pools[0].backends.iter().map(|it| it.address.as_str()).collect();
+    assert_eq!(addresses, ["10.0.0.1:3306", "10.0.0.2:3306"]);
+    assert!(of(&converted, "user").note.contains("it needs no rights"));
+}
+
+#[test]
 fn the_role_and_the_strategy_say_which_servers_get_what() {
     let of_pool = |text: &str| converted(text).1.pools.into_iter().next().unwrap();
     let passes = "client_ssl_mode = PASSTHROUGH\n";
