@@ -1,6 +1,6 @@
 //! Many datagrams per system call, with the address that each was sent to: `recvmmsg(2)` and `sendmmsg(2)`.
-//! Also the number of unsent bytes of a socket and whether it has a filter, since these calls need `unsafe`
-//! as well.
+//! Also the number of unsent bytes of a socket, whether it has a filter, and what is known about a TCP
+//! connection, since these calls need `unsafe` as well.
 #![allow(unsafe_code)]
 // The lengths of control messages are `size_t` in one C library and `socklen_t` in another.
 #![allow(clippy::unnecessary_cast)]
@@ -32,6 +32,18 @@ pub fn unsent_bytes(socket: &impl AsFd) -> u64 {
     // SAFETY: the call writes one integer, for which there is room, and refuses a descriptor of another kind.
     let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut count) };
     if result == 0 { count.unsigned_abs().into() } else { 0 }
+}
+
+/// What the kernel knows about a TCP connection (`TCP_INFO`, tcp(7)); `None` for any other socket.
+pub(super) fn tcp_info(socket: &impl AsFd) -> Option<libc::tcp_info> {
+    // SAFETY: the structure has integers only, for which zero is a value.
+    let mut info: libc::tcp_info = unsafe { mem::zeroed() };
+    let mut size = mem::size_of_val(&info) as libc::socklen_t;
+    let (descriptor, at) = (socket.as_fd().as_raw_fd(), (&raw mut info).cast());
+    // SAFETY: the kernel writes no more than the `size` bytes that the structure has.
+    let result =
+        unsafe { libc::getsockopt(descriptor, libc::IPPROTO_TCP, libc::TCP_INFO, at, &raw mut size) };
+    (result == 0).then_some(info)
 }
 
 /// Registers the non-blocking `socket` with tokio for readiness of `interest` only.
@@ -231,17 +243,9 @@ pub fn steer_group(socket: &impl AsFd, program: &[libc::sock_filter]) -> io::Res
     };
     let descriptor = socket.as_fd().as_raw_fd();
     let size = mem::size_of::<libc::sock_fprog>() as u32;
-    // SAFETY: the value is a sock_fprog that points at as many instructions as it says; both outlive the
-    // call.
-    let result = unsafe {
-        libc::setsockopt(
-            descriptor,
-            libc::SOL_SOCKET,
-            libc::SO_ATTACH_REUSEPORT_CBPF,
-            ptr::from_ref(&program).cast(),
-            size,
-        )
-    };
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF);
+    // SAFETY: the value is a sock_fprog that points at as many instructions as it says; both outlive this.
+    let result = unsafe { libc::setsockopt(descriptor, level, option, ptr::from_ref(&program).cast(), size) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 

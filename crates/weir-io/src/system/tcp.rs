@@ -1,13 +1,9 @@
-//! What the kernel knows about a TCP connection (`TCP_INFO`, tcp(7)). The call needs `unsafe`, which is
-//! confined to this file and to `datagrams`.
+//! What the kernel knows about a TCP connection.
 
-#![allow(unsafe_code)]
-
-use std::mem;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
-use libc::{socklen_t, tcp_info};
+use super::datagrams::tcp_info;
 
 /// How the peer's host acknowledges what is sent to it, whatever the program there does.
 #[derive(Clone, Copy, Debug)]
@@ -23,20 +19,8 @@ pub struct Acknowledged {
 
 /// See [`Acknowledged`]; `None` if the socket is none of TCP. A system call.
 pub fn acknowledged(socket: &impl AsFd) -> Option<Acknowledged> {
-    // SAFETY: the structure has integers only, for which zero is a value.
-    let mut info: tcp_info = unsafe { mem::zeroed() };
-    let mut size = mem::size_of::<tcp_info>() as socklen_t;
-    // SAFETY: the kernel writes no more than the `size` bytes that the structure has.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            (&raw mut info).cast(),
-            &raw mut size,
-        )
-    };
-    (result == 0).then(|| Acknowledged {
+    let info = tcp_info(socket)?;
+    Some(Acknowledged {
         is_awaited: info.tcpi_unacked > 0,
         last: Duration::from_millis(info.tcpi_last_ack_recv.into()),
         round_trip: Duration::from_micros(info.tcpi_rtt.into()),
