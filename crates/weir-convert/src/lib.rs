@@ -1,9 +1,9 @@
 //! Converts another program's configuration into a `weir.toml`.
 //!
 //! Each directive gets a verdict. The converted file is for a person to read: comments beside it say what
-//! could not be converted exactly. [`weir_config::check_text`] checks it like any other, which is the caller's
-//! work; the converter of nginx asks it about single routes, to say in the verdict what Weir does not accept.
-//! This crate never opens a file.
+//! could not be converted exactly. [`weir_config::check_text`] checks it like any other, which is the
+//! caller's work; the converter of nginx asks it about single routes, to say in the verdict what Weir does
+//! not accept. This crate never opens a file.
 //!
 //! Start reading at [`convert`]. Each program has a module of its own.
 #![forbid(unsafe_code)]

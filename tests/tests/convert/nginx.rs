@@ -183,7 +183,7 @@ impl Seen {
         Seen { by, status: response.status, response }
     }
 
-    /// Where a redirect leads: on the same site, the path and query alone. nginx makes a path a whole address.
+    /// Where a redirect leads: on the same site, the path and query alone, which nginx makes a whole address.
     fn place(&self) -> String {
         let location = self.response.fields.one("location").unwrap_or_default();
         let Some((_, rest)) = location.split_once("://") else { return location.to_owned() };

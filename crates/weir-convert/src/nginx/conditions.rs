@@ -14,9 +14,35 @@ pub enum IfTest {
     /// It holds for none.
     Never,
     /// All of these must hold (`true`), or must not (`false`). With what differs, if anything does.
-    All(Vec<(bool, RequestTest)>, Option<String>),
+    All(Vec<(bool, RequestTest)>, Option<IfDoubt>),
     /// Weir has no such condition; why.
     Unknown(String),
+}
+
+/// What differs between an `if` and the conditions of a route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IfDoubt {
+    /// In words.
+    pub text: String,
+    /// Whether it could hold for fewer requests than nginx's.
+    pub holds_for_fewer: bool,
+    /// Whether it could hold for more.
+    pub holds_for_more: bool,
+}
+
+impl IfDoubt {
+    fn fewer(text: &str) -> IfDoubt {
+        IfDoubt { text: text.to_owned(), holds_for_fewer: true, holds_for_more: false }
+    }
+
+    fn more(text: &str) -> IfDoubt {
+        IfDoubt { text: text.to_owned(), holds_for_fewer: false, holds_for_more: true }
+    }
+
+    fn negated(self) -> IfDoubt {
+        let IfDoubt { text, holds_for_fewer, holds_for_more } = self;
+        IfDoubt { text, holds_for_fewer: holds_for_more, holds_for_more: holds_for_fewer }
+    }
 }
 
 impl IfTest {
@@ -40,9 +66,9 @@ impl IfTest {
     }
 
     /// What differs, if anything does.
-    pub fn doubt(&self) -> Option<&str> {
+    pub fn doubt(&self) -> Option<&IfDoubt> {
         match self {
-            IfTest::All(_, doubt) => doubt.as_deref(),
+            IfTest::All(_, doubt) => doubt.as_ref(),
             _ => None,
         }
     }
@@ -114,7 +140,7 @@ fn negated(test: IfTest) -> IfTest {
         IfTest::Always => IfTest::Never,
         IfTest::Never => IfTest::Always,
         IfTest::All(tests, doubt) => match tests.as_slice() {
-            [(holds, test)] => IfTest::All(vec![(!holds, test.clone())], doubt),
+            [(holds, test)] => IfTest::All(vec![(!holds, test.clone())], doubt.map(IfDoubt::negated)),
             _ => IfTest::Unknown("the opposite of several conditions".to_owned()),
         },
         unknown => unknown,
@@ -207,11 +233,12 @@ fn expression(
     operator: Operator,
     value: &str,
     compared: Compared,
-) -> Result<(String, Option<String>), IfTest> {
+) -> Result<(String, Option<IfDoubt>), IfTest> {
     let any_case = operator == Operator::Matches { any_case: true };
     match translate(value, any_case, compared) {
         Ok(translated) => {
-            let doubt = (!translated.is_same).then(|| "the expression matches more than nginx's".to_owned());
+            let doubt =
+                (!translated.is_same).then(|| IfDoubt::more("the expression matches more than nginx's"));
             Ok((format!("~{}", translated.text), doubt))
         }
         Err(why) => Err(IfTest::Unknown(format!("the expression has no counterpart: {why}"))),
@@ -264,7 +291,14 @@ fn method(operator: Operator, value: &str) -> IfTest {
 }
 
 fn path(operator: Operator, value: &str, with_query: bool) -> IfTest {
-    let doubt = with_query.then(|| "the path is compared without its query, in its normal form".to_owned());
+    // An expression that is not anchored could be meant for the query.
+    let doubt = match (with_query, operator) {
+        (false, _) => None,
+        (true, Operator::Equals) => Some(IfDoubt::more("the path is compared without its query")),
+        (true, Operator::Matches { .. }) => {
+            Some(IfDoubt::fewer("the path is compared without its query, in its normal form"))
+        }
+    };
     match operator {
         Operator::Equals if value.contains('?') => {
             IfTest::Unknown("a path is compared without its query".to_owned())
@@ -274,7 +308,7 @@ fn path(operator: Operator, value: &str, with_query: bool) -> IfTest {
             IfTest::Unknown("a path is compared without its query".to_owned())
         }
         Operator::Matches { .. } => match expression(operator, value, Compared::Path) {
-            Ok((text, inexact)) => IfTest::All(vec![(true, RequestTest::path(text))], inexact.or(doubt)),
+            Ok((text, inexact)) => IfTest::All(vec![(true, RequestTest::path(text))], doubt.or(inexact)),
             Err(unknown) => unknown,
         },
     }
@@ -305,7 +339,8 @@ fn query(operator: Operator, value: &str) -> IfTest {
         (wanted, true) => format!("{wanted}*"),
         (wanted, false) => wanted.to_owned(),
     };
-    let doubt = "as a condition on this parameter, which is compared decoded".to_owned();
+    let text = "as a condition on this parameter, which is compared decoded";
+    let doubt = if is_start { IfDoubt::fewer(text) } else { IfDoubt::more(text) };
     IfTest::All(vec![(true, RequestTest::value("query", name, wanted))], Some(doubt))
 }
 

@@ -110,7 +110,10 @@ fn guarded<'c>(
     let mut copied = CopiedFields::default();
     let handler = ["proxy_pass", "grpc_pass"].iter().find_map(|name| content.own(name));
     let made = match handler {
-        Some(pass) => forwarding(conversion, content, (pass, &test, &place), &mut copied),
+        Some(pass) => {
+            let on = PassedOn { content, pass, test: &test, place: &place };
+            forwarding(conversion, on, &mut copied)
+        }
         None => nothing(conversion, content, &test, &place, routes).into_iter().collect(),
     };
     for mut route in made {
@@ -223,64 +226,74 @@ fn nothing<'c>(
     Some(route)
 }
 
+/// Requests that are forwarded.
+#[derive(Clone, Copy)]
+struct PassedOn<'c, 'p> {
+    content: &'p LocationContent<'c, 'p>,
+    /// The `proxy_pass` or `grpc_pass`.
+    pass: &'c NginxDirective,
+    test: &'p RouteTest,
+    place: &'p NginxPlace,
+}
+
+/// A variable that chooses whom to ask, with the text before and behind it.
+struct ChosenTarget {
+    front: String,
+    variable: String,
+    behind: String,
+}
+
+impl ChosenTarget {
+    /// The target for a value of the variable.
+    fn with(&self, value: &str) -> Result<ProxyTarget, String> {
+        ProxyTarget::of(&format!("{}{value}{}", self.front, self.behind))
+    }
+}
+
 /// The routes that forward: one, or one for each pool that a map names.
 fn forwarding<'c>(
     conversion: &mut Conversion<'c>,
-    content: &LocationContent<'c, '_>,
-    (pass, test, place): (&'c NginxDirective, &RouteTest, &NginxPlace),
+    on: PassedOn<'c, '_>,
     copied: &mut CopiedFields,
 ) -> Vec<NewRoute> {
+    let PassedOn { content, pass, test, place } = on;
     let closed = |conversion: &mut Conversion<'c>, why: String| {
         conversion.ledger.unsupported(pass, format!("{why}: such requests are answered with 501"));
         vec![NewRoute::answering(test.clone(), content.comment.clone(), 501)]
     };
     let text = place.constant(pass.word(0));
-    let chosen = chosen_by(&text);
-    let table = chosen.as_ref().and_then(|(_, variable, _)| conversion.maps.table(variable));
-    let is_split = table.is_some_and(|table| table.name == "split_clients");
-    let mut made = Vec::new();
-    match (&chosen, table) {
-        (None, _) => {
-            let target = match ProxyTarget::of(&text) {
-                Ok(target) => target,
-                Err(why) => return closed(conversion, why),
-            };
-            conversion.ledger.exact(pass, "the route's pool");
-            match to_pool(conversion, content, (pass, test, place), &target, copied) {
-                Ok(route) => made.push(route),
-                Err(why) => return closed(conversion, why),
+    let Some(chosen) = chosen_by(&text) else {
+        let made = ProxyTarget::of(&text).and_then(|target| to_pool(conversion, on, &target, copied));
+        return match made {
+            Ok(route) => {
+                conversion.ledger.exact(pass, "the route's pool");
+                vec![route]
             }
+            Err(why) => closed(conversion, why),
+        };
+    };
+    let variable = chosen.variable.clone();
+    let (made, note) = match conversion.maps.table(&variable) {
+        Some(table) if table.name == "split_clients" => {
+            let made = split(conversion, on, (&chosen, table), copied).map(|route| vec![route]);
+            (made, format!("`split` by the table of `${variable}`"))
         }
-        (Some((front, variable, behind)), Some(table)) if is_split => {
-            match split(conversion, content, (pass, test, place), (front, table, behind), copied) {
-                Ok(route) => {
-                    conversion.ledger.exact(pass, format!("`split` by the table of `${variable}`"));
-                    made.push(route);
-                }
-                Err(why) => return closed(conversion, why),
-            }
+        Some(_) => (by_map(conversion, on, &chosen, copied), "a route for each value of its map".to_owned()),
+        None => {
+            (Err(format!("whom to ask is chosen by `${variable}`, which could be anybody")), String::new())
         }
-        (Some((front, variable, behind)), Some(_)) => {
-            match by_map(conversion, content, (pass, test, place), (front, variable, behind), copied) {
-                Ok(routes) => {
-                    conversion.ledger.exact(pass, "a route for each value of its map");
-                    made = routes;
-                }
-                Err(why) => return closed(conversion, why),
-            }
+    };
+    match made {
+        Ok(routes) => {
+            conversion.ledger.exact(pass, note);
+            routes
         }
-        (Some((_, variable, _)), None) => {
-            return closed(
-                conversion,
-                format!("whom to ask is chosen by `${variable}`, which could be anybody"),
-            );
-        }
+        Err(why) => closed(conversion, why),
     }
-    made
 }
 
 /// The variable that chooses whom to ask, with the text before and behind it.
-fn chosen_by(text: &str) -> Option<(String, String, String)> {
+fn chosen_by(text: &str) -> Option<ChosenTarget> {
     let behind_scheme = text.find("://").map_or(0, |at| at + 3);
     let authority_end = text[behind_scheme..].find('/').map_or(text.len(), |at| behind_scheme + at);
     let at = text[..authority_end].find("${")?;
@@ -289,17 +302,18 @@ fn chosen_by(text: &str) -> Option<(String, String, String)> {
     if matches!(name, "request_uri" | "uri" | "is_args" | "args") {
         return None;
     }
-    Some((text[..at].to_owned(), name.to_owned(), text[end + 1..].to_owned()))
+    let (front, behind) = (text[..at].to_owned(), text[end + 1..].to_owned());
+    Some(ChosenTarget { front, variable: name.to_owned(), behind })
 }
 
 /// A route for each value of a map that names whom to ask.
 fn by_map<'c>(
     conversion: &mut Conversion<'c>,
-    content: &LocationContent<'c, '_>,
-    (pass, test, place): (&'c NginxDirective, &RouteTest, &NginxPlace),
-    (front, variable, behind): (&str, &str, &str),
+    on: PassedOn<'c, '_>,
+    chosen: &ChosenTarget,
     copied: &mut CopiedFields,
 ) -> Result<Vec<NewRoute>, String> {
+    let variable = &chosen.variable;
     let lines = conversion.maps.lines(variable);
     let name =
         conversion.map_of(variable).ok_or_else(|| format!("`${variable}` is no map that Weir can have"))?;
@@ -318,17 +332,19 @@ fn by_map<'c>(
     }
     let mut routes = Vec::new();
     for value in values.iter().filter(|value| Some(*value) != default.as_ref() && !value.is_empty()) {
-        let target = ProxyTarget::of(&format!("{front}{value}{behind}"))?;
+        let target = chosen.with(value)?;
         let is_value = RequestTest::value("map", name.clone(), exactly(value));
-        let test = test.and(&is_value).ok_or("a route cannot ask for its map, too")?;
-        routes.push(to_pool(conversion, content, (pass, &test, place), &target, copied)?);
+        let test = on.test.and(&is_value).ok_or("a route cannot ask for its map, too")?;
+        routes.push(to_pool(conversion, PassedOn { test: &test, ..on }, &target, copied)?);
     }
     match default.filter(|value| !value.is_empty()) {
         Some(value) => {
-            let target = ProxyTarget::of(&format!("{front}{value}{behind}"))?;
-            routes.push(to_pool(conversion, content, (pass, test, place), &target, copied)?);
+            routes.push(to_pool(conversion, on, &chosen.with(&value)?, copied)?);
         }
-        None => routes.push(NewRoute::answering(test.clone(), format!("{}: no value", content.comment), 502)),
+        None => {
+            let comment = format!("{}: no value", on.content.comment);
+            routes.push(NewRoute::answering(on.test.clone(), comment, 502));
+        }
     }
     Ok(routes)
 }
@@ -336,22 +352,19 @@ fn by_map<'c>(
 /// A route with shares of pools, by `split_clients`.
 fn split<'c>(
     conversion: &mut Conversion<'c>,
-    content: &LocationContent<'c, '_>,
-    (pass, test, place): (&'c NginxDirective, &RouteTest, &NginxPlace),
-    (front, table, behind): (&str, &'c NginxDirective, &str),
+    on: PassedOn<'c, '_>,
+    (chosen, table): (&ChosenTarget, &'c NginxDirective),
     copied: &mut CopiedFields,
 ) -> Result<NewRoute, String> {
     let by =
-        conversion.template(table.word(0), place).map_err(|bad| format!("Weir has no `${bad}` there"))?;
+        conversion.template(table.word(0), on.place).map_err(|bad| format!("Weir has no `${bad}` there"))?;
     let rest = table.inner().iter().find(|line| line.name == "*").ok_or("its `split_clients` has no `*`")?;
-    let target = ProxyTarget::of(&format!("{front}{}{behind}", rest.word(0)))?;
-    let mut route = to_pool(conversion, content, (pass, test, place), &target, copied)?;
+    let mut route = to_pool(conversion, on, &chosen.with(rest.word(0))?, copied)?;
     let mut shares = Vec::new();
     for line in table.inner().iter().filter(|line| line.name != "*") {
         let percent: f64 =
             line.name.trim_end_matches('%').parse().map_err(|_| "a share is no number".to_owned())?;
-        let target = ProxyTarget::of(&format!("{front}{}{behind}", line.word(0)))?;
-        let other = to_pool(conversion, content, (pass, test, place), &target, copied)?;
+        let other = to_pool(conversion, on, &chosen.with(line.word(0))?, copied)?;
         let name = other.get("pool").unwrap_or_default().to_owned();
         shares.push(format!("{{ pool = {name}, share = {:?} }}", percent / 100.0));
     }
@@ -364,11 +377,11 @@ fn split<'c>(
 /// A route to one pool.
 fn to_pool<'c>(
     conversion: &mut Conversion<'c>,
-    content: &LocationContent<'c, '_>,
-    (pass, test, place): (&'c NginxDirective, &RouteTest, &NginxPlace),
+    on: PassedOn<'c, '_>,
     target: &ProxyTarget,
     copied: &mut CopiedFields,
 ) -> Result<NewRoute, String> {
+    let PassedOn { content, pass, test, place } = on;
     let place = &NginxPlace { proxy_host: target.proxy_host(), ..place.clone() };
     let kind = PoolKind::Http { is_grpc: pass.name == "grpc_pass", has_tls: target.has_tls };
     let FoundPool { name, size } = pool(conversion, &target.authority, kind, &content.scope, place)?;

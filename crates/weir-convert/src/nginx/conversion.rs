@@ -77,7 +77,8 @@ impl<'c> Conversion<'c> {
 
     /// Why Weir would refuse a route, if it would.
     pub fn refusal(&self, route: &NewRoute) -> Option<String> {
-        refusal(route, &format!("{}{}{}", self.pools.stubs(), self.maps.stubs(), self.logs.stubs()))
+        let pools = self.pools.stubs_for(&route.lines());
+        refusal(route, &format!("{pools}{}{}", self.maps.stubs(), self.logs.stubs()))
     }
 
     /// Adds a route if Weir takes it. Otherwise requests that it was for are answered with 501, and the

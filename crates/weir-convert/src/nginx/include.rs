@@ -146,8 +146,9 @@ impl Gatherer<'_> {
                     read += 1;
                 }
                 Err(why) => {
-                    let note =
-                        format!("`{path}` cannot be read ({why}): WHAT IT SAYS IS LEFT OUT, limits among it");
+                    let note = format!(
+                        "`{path}` cannot be read ({why}): WHAT IT SAYS IS LEFT OUT, and so are limits that it may have"
+                    );
                     self.ledger.unsupported(include, note);
                 }
             }

@@ -229,8 +229,8 @@ const LACKING: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Directives that are converted where a server that is converted has them. One that is left without a verdict
-/// is in no such place, or another one takes its place wherever it would hold.
+/// Directives that are converted where a server that is converted has them. One that is left without a
+/// verdict is in no such place, or another one takes its place wherever it would hold.
 const CONVERTED: &[&str] = &[
     "access_log",
     "add_header",

@@ -145,20 +145,9 @@ fn level<'c>(
         ordered.before.extend(inner.before);
         let mut slot = inner.after;
         let early = it.before_expressions && has_expressions;
-        let own = vec![(true, RequestTest::path(prefix_path(path)))];
-        slot.push(placed(it, it.kind.clone(), own));
+        slot.push(placed(it, it.kind.clone(), vec![(true, RequestTest::path(prefix_path(path)))]));
         if early {
-            let plain_longer = |test: &RequestTest| {
-                prefixes.iter().any(|(other, it)| !it.before_expressions && test.path == [prefix_path(other)])
-            };
-            let not: Vec<(bool, RequestTest)> =
-                longer.iter().filter(|(_, test)| plain_longer(test)).cloned().collect();
-            for location in &mut slot {
-                let more = not
-                    .iter()
-                    .filter(|test| !location.tests.contains(test) && is_needed(&location.tests, test));
-                location.tests = location.tests.iter().chain(more).cloned().collect();
-            }
+            leave_to_expressions(&mut slot, &longer, &prefixes);
         }
         slots.push((early, slot));
     }
@@ -182,6 +171,23 @@ fn level<'c>(
     }
     ordered.after.extend(late.into_iter().flat_map(|(_, slot)| slot));
     ordered
+}
+
+/// Leaves what is of a longer prefix without `^~` to the expressions, which are asked before it.
+fn leave_to_expressions(
+    slot: &mut [PlacedLocation<'_>],
+    longer: &[(bool, RequestTest)],
+    prefixes: &[(&str, &ReadLocation<'_>)],
+) {
+    let is_plain = |test: &RequestTest| {
+        prefixes.iter().any(|(other, it)| !it.before_expressions && test.path == [prefix_path(other)])
+    };
+    for location in slot {
+        let own = &location.tests;
+        let more =
+            longer.iter().filter(|test| is_plain(&test.1) && !own.contains(test) && is_needed(own, test));
+        location.tests = own.iter().chain(more).cloned().collect();
+    }
 }
 
 /// Whether a condition on the path can make a difference beside the first of `tests`, the location's own.

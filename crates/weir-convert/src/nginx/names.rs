@@ -79,12 +79,16 @@ fn names_of(server: &NginxDirective, ledger: &mut NginxLedger) -> Vec<NameKind> 
                         vec![NameKind::Expression(format!("~{}", translated.text))]
                     }
                     Ok(_) => {
-                        let note = format!("`{word}` takes more than linear time: left out");
+                        let note = format!(
+                            "`{word}` takes more than linear time: left out, SUCH HOSTS GET THE DEFAULT SERVER"
+                        );
                         ledger.unsupported(directive, note);
                         continue;
                     }
                     Err(why) => {
-                        let note = format!("`{word}` has no counterpart ({why}): left out");
+                        let note = format!(
+                            "`{word}` has no counterpart ({why}): left out, SUCH HOSTS GET THE DEFAULT SERVER"
+                        );
                         ledger.unsupported(directive, note);
                         continue;
                     }

@@ -47,6 +47,12 @@ impl NewPools {
         base
     }
 
+    /// The tables of the pools that a text names.
+    pub fn stubs_for(&self, text: &str) -> String {
+        let named = self.pools.iter().filter(|(name, _)| text.contains(&format!("\"{name}\"")));
+        named.map(|(name, body)| format!("\n[pool.{}]\n{body}", quoted_name(name))).collect()
+    }
+
     /// The tables of all pools.
     pub fn stubs(&self) -> String {
         let show = |(name, body): &(String, String)| format!("\n[pool.{}]\n{body}", quoted_name(name));

@@ -121,10 +121,7 @@ fn branch<'c>(
                 conversion.ledger.judge_below(inner, crate::DirectiveVerdict::Exact, "never reached");
                 return;
             }
-            let refuses = inner
-                .iter()
-                .any(|it| it.name == "return" && it.word(0).starts_with('4') || it.name == "deny");
-            let note = match refuses {
+            let note = match refuses(inner) {
                 true => format!("{why}: SUCH REQUESTS ARE NOT REFUSED"),
                 false => format!("{why}: left out"),
             };
@@ -139,7 +136,14 @@ fn branch<'c>(
         }
     };
     match found.doubt() {
-        Some(doubt) => conversion.ledger.approximate(directive, format!("conditions of a route; {doubt}")),
+        Some(doubt) if doubt.holds_for_fewer && refuses(inner) => {
+            let note =
+                format!("conditions of a route; {}: SOME SUCH REQUESTS MAY NOT BE REFUSED", doubt.text);
+            conversion.ledger.unsupported(directive, note);
+        }
+        Some(doubt) => {
+            conversion.ledger.approximate(directive, format!("conditions of a route; {}", doubt.text));
+        }
         None => conversion.ledger.exact(directive, "conditions of a route"),
     }
     for conditional in inner.iter().filter(|it| it.name == "set") {
@@ -164,6 +168,11 @@ fn branch<'c>(
         run.is_over = found == super::conditions::IfTest::Always;
     }
     run.is_over |= is_over && found == super::conditions::IfTest::Always;
+}
+
+/// Whether a block refuses requests.
+fn refuses(inner: &[NginxDirective]) -> bool {
+    inner.iter().any(|it| (it.name == "return" && it.word(0).starts_with('4')) || it.name == "deny")
 }
 
 /// Forgets the values of variables that a block sets: they depend on its condition.
@@ -271,6 +280,10 @@ fn redirect(
     }
 }
 
+/// Expressions that match every path.
+const TAKES_ALL: [&str; 12] =
+    ["^", ".*", "^.*", "^.*$", "^(.*)$", "^(.*)", "(.*)", "(.*)$", "^(/.*)$", "^(/.*)", "^/", "/"];
+
 /// The replacement of a `rewrite`: path, and what becomes of the query.
 fn replacement(text: &str) -> (String, QueryChange) {
     match text.split_once('?') {
@@ -310,20 +323,7 @@ fn rewrite<'c>(
             return;
         }
     };
-    let takes_all = matches!(
-        expression,
-        "^" | ".*"
-            | "^.*"
-            | "^.*$"
-            | "^(.*)$"
-            | "^(.*)"
-            | "(.*)"
-            | "(.*)$"
-            | "^(/.*)$"
-            | "^(/.*)"
-            | "^/"
-            | "/"
-    );
+    let takes_all = TAKES_ALL.contains(&expression);
     let mut place = run.place.clone();
     place.group_count = translated.groups.len();
     place.whole_path = (takes_all && place.group_count == 1).then_some(1);

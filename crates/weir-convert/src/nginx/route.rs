@@ -122,8 +122,8 @@ pub fn write_routes(listener: &str, routes: &[NewRoute], body: &mut String) {
     }
 }
 
-/// The lines of a table that Weir takes, and what it would refuse: each line that it would not take by itself,
-/// with why. `before` and `after` make a whole config of a line.
+/// The lines of a table that Weir takes, and why it would refuse the others, each by itself. `before` and
+/// `after` make a whole config of a line.
 pub fn taken_lines(lines: &str, before: &str, after: &str) -> (String, Vec<String>) {
     let why_not = |lines: &str| {
         let report = weir_config::check_text("", &format!("{before}{lines}{after}")).err()?;

@@ -5,7 +5,7 @@ use super::content::{LocationContent, of_location};
 use super::conversion::Conversion;
 use super::expression::Translated;
 use super::locations::{LocationKind, PlacedLocation, encoded, in_order};
-use super::proxy_target::{PathChange, QueryChange};
+use super::proxy_target::PathChange;
 use super::request_test::RouteTest;
 use super::rewrites::{RewriteBlock, StepAction, run};
 use super::route::NewRoute;
@@ -40,6 +40,14 @@ impl<'c> NginxServer<'c> {
     }
 }
 
+/// Requests on their way to a location.
+struct Arriving {
+    test: RouteTest,
+    place: NginxPlace,
+    /// What was done to their path.
+    change: PathChange,
+}
+
 /// The routes of a server for these hosts.
 pub fn routes<'c>(
     conversion: &mut Conversion<'c>,
@@ -58,7 +66,9 @@ pub fn routes<'c>(
         match step.action {
             StepAction::Answer(route) => conversion.add(route, step.by, &mut routes),
             StepAction::Search(path, query) => {
-                search(conversion, server, (&step.test, &step.place), (step.by, path, query), &mut routes);
+                let change = PathChange::Whole(path, query);
+                let arriving = Arriving { test: step.test, place: step.place, change };
+                search(conversion, server, step.by, arriving, &mut routes);
             }
             StepAction::Content(PathChange::Kept, _) => {
                 let note =
@@ -175,12 +185,13 @@ fn one_location<'c>(
         _ => {}
     }
     let place = place_of(place, &location.kind);
-    in_location(conversion, server, location, (&test, &place, PathChange::Kept), routes);
+    let arriving = Arriving { test, place, change: PathChange::Kept };
+    in_location(conversion, server, location, arriving, routes);
 }
 
 /// A location whose expression takes more than linear time: Weir's matches more. Where the location refuses
-/// all that it is for, it refuses more; anything else is answered with 501 rather than given to a backend that
-/// it is not for.
+/// all that it is for, it refuses more; anything else is answered with 501 rather than given to a backend
+/// that it is not for.
 fn inexact<'c>(
     conversion: &mut Conversion<'c>,
     server: &NginxServer<'c>,
@@ -213,19 +224,19 @@ fn in_location<'c>(
     conversion: &mut Conversion<'c>,
     server: &NginxServer<'c>,
     location: &PlacedLocation<'c>,
-    (test, place, change): (&RouteTest, &NginxPlace, PathChange),
+    arriving: Arriving,
     routes: &mut Vec<NewRoute>,
 ) {
+    let Arriving { test, mut place, change } = arriving;
     let own = location.own();
     let scope = server.scope_of(location);
     let comment = comment(server.directive, Some(own));
-    let mut place = place.clone();
     // Variables of the answer of `auth_request` are no values of this request.
     for name in answer_fields(conversion, &scope).keys() {
         place.constants.remove(name);
     }
     let block = RewriteBlock { scope: &scope, kind: Some(&location.kind), comment: &comment };
-    let before = run(conversion, own.inner(), &block, test, &place);
+    let before = run(conversion, own.inner(), &block, &test, &place);
     let content = |test: RouteTest,
                    place: NginxPlace,
                    change: PathChange,
@@ -248,13 +259,15 @@ fn in_location<'c>(
                 of_location(conversion, &content(step.test, step.place, to, branch), routes);
             }
             StepAction::Search(path, query) => {
-                search(conversion, server, (&step.test, &step.place), (step.by, path, query), routes);
+                let change = PathChange::Whole(path, query);
+                let arriving = Arriving { test: step.test, place: step.place, change };
+                search(conversion, server, step.by, arriving, routes);
             }
         }
     }
     conversion.ledger.exact(own, "a route");
     if !before.is_over {
-        of_location(conversion, &content(test.clone(), before.place, change, None), routes);
+        of_location(conversion, &content(test, before.place, change, None), routes);
     }
 }
 
@@ -273,60 +286,58 @@ fn could_begin(expression: &str, front: &str) -> bool {
 fn search<'c>(
     conversion: &mut Conversion<'c>,
     server: &NginxServer<'c>,
-    (test, place): (&RouteTest, &NginxPlace),
-    (by, path, query): (&'c NginxDirective, String, QueryChange),
+    by: &'c NginxDirective,
+    arriving: Arriving,
     routes: &mut Vec<NewRoute>,
 ) {
-    let front: String = match parts(&path).first() {
+    let path = match &arriving.change {
+        PathChange::Whole(path, _) => path.as_str(),
+        _ => "",
+    };
+    let why = match location_of(server, path) {
+        // Its rewrites would be for the new path, and routes compare the one that was sent.
+        Some(found) if found.own().inner().iter().any(|it| it.name == "rewrite") => {
+            "the location of the new path rewrites it again"
+        }
+        Some(found) => return in_location(conversion, server, found, arriving, routes),
+        None => {
+            "Weir looks for no route again, and the location of the new path is not the same for all requests (`break` in place of `last` has one)"
+        }
+    };
+    conversion.ledger.unsupported(by, format!("{why}: such requests are answered with 501"));
+    let closed = NewRoute::answering(arriving.test, comment(server.directive, Some(by)), 501);
+    conversion.add(closed, by, routes);
+}
+
+/// The location of a path with variables, if it is the same whatever their values.
+fn location_of<'s, 'c>(server: &'s NginxServer<'c>, path: &str) -> Option<&'s PlacedLocation<'c>> {
+    let front: String = match parts(path).first() {
         Some(NginxPart::Text(text)) => text.clone(),
         _ => String::new(),
     };
     let is_fixed = front == path;
-    let plain: Vec<&PlacedLocation<'c>> = server.locations.iter().filter(|it| it.chain.len() == 1).collect();
-    let has_expressions = plain.iter().any(|it| match &it.kind {
-        LocationKind::Expression(translated) => could_begin(&translated.text, &front),
-        LocationKind::Unknown(_) => true,
-        _ => false,
+    let plain = || server.locations.iter().filter(|it| it.chain.len() == 1);
+    let exact = plain().find(|it| is_fixed && it.kind == LocationKind::Exact(front.clone()));
+    if exact.is_some() {
+        return exact;
+    }
+    let prefixes = plain().filter_map(|it| match &it.kind {
+        LocationKind::Prefix(prefix) if front.starts_with(prefix.as_str()) => Some((prefix.len(), it)),
+        _ => None,
     });
-    let exact = plain.iter().find(|it| is_fixed && it.kind == LocationKind::Exact(front.clone()));
-    let could_be_longer = |it: &&&PlacedLocation<'c>| match &it.kind {
+    let (_, longest) = prefixes.max_by_key(|(length, _)| *length)?;
+    let could_be_longer = |it: &PlacedLocation<'_>| match &it.kind {
         LocationKind::Prefix(prefix) | LocationKind::Exact(prefix) => {
             !is_fixed && prefix.len() > front.len() && prefix.starts_with(&front)
         }
         _ => false,
     };
-    let longest = plain
-        .iter()
-        .filter_map(|it| match &it.kind {
-            LocationKind::Prefix(prefix) if front.starts_with(prefix.as_str()) => Some((prefix.len(), *it)),
-            _ => None,
-        })
-        .max_by_key(|(length, _)| *length)
-        .map(|(_, it)| it);
-    let is_early = |it: &PlacedLocation<'c>| super::locations::words_of(it.own()).0 == "^~";
-    let found = match (exact, longest) {
-        (Some(exact), _) => Some(*exact),
-        (None, Some(longest))
-            if plain.iter().any(|it| could_be_longer(&it)) || (has_expressions && !is_early(longest)) =>
-        {
-            None
-        }
-        (None, longest) => longest,
+    let could_match = |it: &PlacedLocation<'_>| match &it.kind {
+        LocationKind::Expression(translated) => could_begin(&translated.text, &front),
+        LocationKind::Unknown(_) => true,
+        _ => false,
     };
-    let Some(found) = found else {
-        let note = "Weir looks for no route again, and the location of the new path is not the same for all requests: such requests are answered with 501 (`break` in place of `last` has one)";
-        conversion.ledger.unsupported(by, note);
-        let closed = NewRoute::answering(test.clone(), comment(server.directive, Some(by)), 501);
-        conversion.add(closed, by, routes);
-        return;
-    };
-    if found.own().inner().iter().any(|it| it.name == "rewrite") {
-        // Its rewrites would be for the new path, and routes compare the one that was sent.
-        let note = "the location of the new path rewrites it again: such requests are answered with 501";
-        conversion.ledger.unsupported(by, note);
-        let closed = NewRoute::answering(test.clone(), comment(server.directive, Some(by)), 501);
-        conversion.add(closed, by, routes);
-        return;
-    }
-    in_location(conversion, server, found, (test, place, PathChange::Whole(path, query)), routes);
+    let is_early = super::locations::words_of(longest.own()).0 == "^~";
+    let is_doubtful = plain().any(could_be_longer) || (!is_early && plain().any(could_match));
+    (!is_doubtful).then_some(longest)
 }

@@ -160,34 +160,10 @@ fn pools<'c>(
             table.word(0)
         ));
     }
-    let is_hostnames = table.inner().iter().any(|each| each.name == "hostnames");
-    let mut default = None;
-    let mut entries: Vec<(usize, Vec<String>, &NginxDirective)> = Vec::new();
-    for each in table.inner() {
-        let key = each.name.to_ascii_lowercase();
-        match key.as_str() {
-            "default" => default = Some(each.word(0).to_owned()),
-            "hostnames" | "volatile" | "include" => {}
-            _ if key.starts_with('~') || key.ends_with(".*") => {
-                let note = "a name in a greeting is compared as it is, or below a `*.`: left out, SUCH CONNECTIONS GO WHERE THE DEFAULT GOES";
-                conversion.ledger.unsupported(each, note);
-            }
-            _ if is_hostnames && key.starts_with('.') => {
-                entries.push((0, vec![key[1..].to_owned()], each));
-                entries.push((usize::MAX - key.len(), vec![format!("*{key}")], each));
-            }
-            _ if key.starts_with("*.") && is_hostnames => {
-                entries.push((usize::MAX - key.len(), vec![key], each))
-            }
-            "" | "\"\"" => {}
-            _ => entries.push((0, vec![key], each)),
-        }
-    }
-    // Exact names first, then the longest wildcard.
-    entries.sort_by_key(|(rank, ..)| *rank);
+    let (entries, default) = names_of(table, conversion);
     let mut routes = String::new();
-    for (_, names, each) in &entries {
-        if !names.iter().all(|name| is_plain_host(name.trim_start_matches("*."))) {
+    for (sni, each) in &entries {
+        if !is_plain_host(sni.trim_start_matches("*.")) {
             conversion.ledger.unsupported(each, "no name of a host: left out");
             continue;
         }
@@ -199,7 +175,7 @@ fn pools<'c>(
             }
         };
         routes.push_str(&format!("\n[[listener.{listener}.route]]\n"));
-        line(&mut routes, "sni", texts(names));
+        line(&mut routes, "sni", quoted(sni));
         line(&mut routes, "pool", quoted(&name));
         conversion.ledger.exact(each, "a route by `sni`");
     }
@@ -214,6 +190,38 @@ fn pools<'c>(
         return Err("its map leads nowhere".to_owned());
     }
     Ok((own, routes))
+}
+
+/// The names of a map with the lines that say where they lead, in the order in which they are asked; and
+/// where all others are led.
+fn names_of<'c>(
+    table: &'c NginxDirective,
+    conversion: &mut Conversion<'_>,
+) -> (Vec<(String, &'c NginxDirective)>, Option<String>) {
+    let is_hostnames = table.inner().iter().any(|each| each.name == "hostnames");
+    let mut default = None;
+    let mut entries: Vec<(usize, String, &'c NginxDirective)> = Vec::new();
+    for each in table.inner() {
+        let key = each.name.to_ascii_lowercase();
+        match key.as_str() {
+            "default" => default = Some(each.word(0).to_owned()),
+            "hostnames" | "volatile" | "include" => {}
+            _ if key.starts_with('~') || key.ends_with(".*") => {
+                let note = "a name in a greeting is compared as it is, or below a `*.`: left out, SUCH CONNECTIONS GO WHERE THE DEFAULT GOES";
+                conversion.ledger.unsupported(each, note);
+            }
+            _ if is_hostnames && key.starts_with('.') => {
+                entries.push((0, key[1..].to_owned(), each));
+                entries.push((usize::MAX - key.len(), format!("*{key}"), each));
+            }
+            _ if key.starts_with("*.") && is_hostnames => entries.push((usize::MAX - key.len(), key, each)),
+            "" | "\"\"" => {}
+            _ => entries.push((0, key, each)),
+        }
+    }
+    // Exact names first, then the longest wildcard.
+    entries.sort_by_key(|(rank, ..)| *rank);
+    (entries.into_iter().map(|(_, name, each)| (name, each)).collect(), default)
 }
 
 fn timeouts(conversion: &mut Conversion<'_>, scope: &NginxScope<'_>, group: &ListenGroup, body: &mut String) {

@@ -103,7 +103,7 @@ fn each_request_goes_to_the_location_that_nginx_takes() {
     ] {
         both.agree(&format!("GET {path} HTTP/1.1\r\nhost: a.example\r\n\r\n"), &["x-is"]);
     }
-    // nginx serves files and speaks FastCGI, of which there are none here: no other location takes their place.
+    // There are no files and no FastCGI here: no other location takes their place.
     for (path, by_nginx, by_weir) in
         [("/files/x", 404, 404), ("/files/x.png", 200, 200), ("/php/x.php", 502, 501)]
     {
