@@ -10,8 +10,8 @@ pool = "app"
 backends = ["@app"]
 "#;
 
-/// Two HTTP listeners in front of a pool with one backend, `app`. Between them `plain` and `secure` speak every
-/// version; `secure` shows the certificate `shop` of the test's authority.
+/// Two HTTP listeners in front of a pool with one backend, `app`. Between them, `plain` and `secure` speak
+/// every version; `secure` shows the certificate `shop` of the test's authority.
 pub const EVERY_VERSION: &str = r#"
 [listener.plain]
 bind = "@plain"
