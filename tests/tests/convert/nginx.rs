@@ -2,6 +2,7 @@
 //! backends, are sent the same requests, and do the same.
 
 mod bodies;
+mod clients;
 mod locations;
 mod rules;
 mod stream;
