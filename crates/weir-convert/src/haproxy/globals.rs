@@ -205,7 +205,9 @@ fn resolver(line: &Line, servers: &mut Vec<String>, keys: &mut Keys, ledger: &mu
     let time = |text: &str| duration(text, 1);
     match (line.word(0), line.word(1)) {
         ("nameserver", _) => match place(line.word(2)) {
-            Ok((Endpoint::Host(host, port), _)) => {
+            Ok((Endpoint::Host(host, port), _))
+                if super::words::has_variable(&host) || host.parse::<std::net::IpAddr>().is_ok() =>
+            {
                 let port =
                     port.filter(|port| port != "53").map(|port| format!(":{port}")).unwrap_or_default();
                 let host = if port.is_empty() { host } else { bracketed(&host) };

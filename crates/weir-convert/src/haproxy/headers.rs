@@ -85,6 +85,9 @@ pub fn outcome(side: Side, name: &str, act: Act) -> Result<Outcome, String> {
         Act::Add(value) => Act::Add(value.trim().to_owned()),
         Act::Remove => Act::Remove,
     };
+    if act == Act::Add(String::new()) {
+        return Ok(Outcome::Anyway("a field without a value is left out".to_owned()));
+    }
     let removes = act == Act::Remove;
     let anyway = |note: &str| Ok(Outcome::Anyway(note.to_owned()));
     match (name.as_str(), side) {

@@ -206,8 +206,7 @@ fn of_map(criterion: &Criterion, at: usize, maps: &mut Maps) -> Result<Test, Str
     }
     let (name, notes) = maps.named(&before, &sample.converters[at])?;
     let texts = Texts::of(criterion, lowered)?;
-    let test = named(&texts, Family::Map, &name, notes)?;
-    Ok(test)
+    named(&texts, Family::Map, &name, notes)
 }
 
 /// What is known before a request comes, or of each listener.

@@ -15,6 +15,8 @@ use super::tables::Tables;
 
 /// Most routes of a listener.
 const MOST_ROUTES: usize = 400;
+/// Most ways that are followed, also those that no route comes of.
+const MOST_WAYS: usize = 2 * MOST_ROUTES;
 /// Most changes with conditions that are followed within each other.
 const MOST_CHANGES: usize = 6;
 
@@ -66,6 +68,8 @@ pub struct Routes<'k> {
     pub fallbacks: Vec<(String, String)>,
     /// Lines of the changes that are being followed.
     under: Vec<usize>,
+    /// Ways that were followed because of a condition (count).
+    ways: usize,
 }
 
 /// What has been changed on the way to a route.
@@ -115,6 +119,7 @@ impl<'k> Routes<'k> {
             notes: Vec::new(),
             fallbacks: Vec::new(),
             under: Vec::new(),
+            ways: 0,
         };
         routes.follow(steps, &All::default(), Changes::default(), end);
         routes
@@ -218,7 +223,8 @@ impl<'k> Routes<'k> {
 
     /// Follows what is behind a rule, where its condition holds.
     fn deeper(&mut self, spot: &Spot<'_>, rest: &[RuleStep], changes: Changes) {
-        if self.under.len() >= MOST_CHANGES || self.routes.len() >= MOST_ROUTES {
+        self.ways += 1;
+        if self.under.len() >= MOST_CHANGES || self.routes.len() >= MOST_ROUTES || self.ways > MOST_WAYS {
             self.fail(
                 spot.step.line,
                 "too many rules change something under conditions: each doubles the routes",

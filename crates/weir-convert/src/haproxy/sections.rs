@@ -189,7 +189,7 @@ pub fn sections(text: &str, ledger: &mut Ledger) -> Result<Vec<Section>, NotConv
             );
             return Err(mistake(number, &problem));
         };
-        let line = Line { number, negated, words };
+        let line = Line { number, negated, words: renamed(words) };
         ledger.enter(number, line.name());
         if section.kind == SectionKind::Global && matches!(line.word(0), "setenv" | "presetenv") {
             given.insert(line.word(1).to_owned(), line.word(2).to_owned());
@@ -226,7 +226,28 @@ fn header(kind: SectionKind, words: &[String], number: usize) -> Result<Section,
         [from, name, ..] if from == "from" => Some(name.clone()),
         _ => None,
     };
-    Ok(Section { kind, keyword: words[0].clone(), name, from, number, lines: Vec::new() })
+    // Old files have the address in this line.
+    let mut lines = Vec::new();
+    if let (SectionKind::Frontend | SectionKind::Listen, Some(address)) =
+        (kind, rest.first().filter(|word| word.contains(':')))
+    {
+        let words = vec!["bind".to_owned(), address.clone()];
+        lines.push(Line { number, negated: false, words });
+    }
+    Ok(Section { kind, keyword: words[0].clone(), name, from, number, lines })
+}
+
+/// Directives of old versions by their present names.
+fn renamed(mut words: Vec<String>) -> Vec<String> {
+    let now: &[&str] = match words[0].as_str() {
+        "contimeout" => &["timeout", "connect"],
+        "clitimeout" => &["timeout", "client"],
+        "srvtimeout" => &["timeout", "server"],
+        "redisp" | "redispatch" => &["option", "redispatch"],
+        _ => return words,
+    };
+    words.splice(0..1, now.iter().map(|word| (*word).to_owned()));
+    words
 }
 
 /// Refuses two frontends, or two backends, of one name, as HAProxy does.
@@ -336,6 +357,8 @@ mod tests {
         assert_eq!(words_of(&all, "b"), ["mode tcp", "balance first"]);
         assert_eq!(words_of(&all, "c"), ["mode http", "option httplog"]);
         assert!(all.last().expect("c").lines[0].negated);
+        let old = read("listen web 0.0.0.0:80\n clitimeout 5000\n redispatch\n");
+        assert_eq!(words_of(&old, "web"), ["bind 0.0.0.0:80", "timeout client 5000", "option redispatch"]);
     }
 
     #[test]

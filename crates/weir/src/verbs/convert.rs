@@ -9,8 +9,8 @@ use crate::exit::Exit;
 /// What is converted, and where it goes.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Configuration of another program: ARC2 Proxy's `arc2.toml`, HAProxy's `haproxy.cfg`, MySQL Router's
-    /// `mysqlrouter.conf`
+    /// Configuration of another program: HAProxy's `haproxy.cfg`, `nginx.conf` or the output of `nginx -T`,
+    /// MySQL Router's `mysqlrouter.conf`, ARC2 Proxy's `arc2.toml`
     pub file: PathBuf,
     /// Write the weir.toml to this file instead of standard output; an existing file is not overwritten
     #[arg(long, short, value_name = "FILE")]
@@ -183,4 +183,19 @@ fn report(converted: &Converted) {
         converted.count(DirectiveVerdict::Approximate),
         converted.count(DirectiveVerdict::Unsupported),
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_converted_file_takes_from_elsewhere_is_filled_in_before_it_is_checked() {
+        let filled =
+            filled_in("# ${env:NOT_SET_HERE}\na = \"${env:PATH}/x\" # \nb = [\"@file:/a\", \"$${env:X}\"]\n");
+        let (text, takes_variables) = filled.expect("PATH is set");
+        assert!(takes_variables && !text.contains("${env:PATH}") && text.contains("/x\" # "), "{text}");
+        assert!(text.ends_with("b = [\"2001:db8:2::/48\", \"$${env:X}\"]\n"), "{text}");
+        assert_eq!(filled_in("a = \"${env:NOT_SET_HERE}\""), Err(vec!["NOT_SET_HERE".to_owned()]));
+    }
 }
