@@ -32,7 +32,8 @@ pub const LAST_LINGER: Duration = Duration::from_millis(500);
 /// Longest wait for an address that is just being given up, in a process that serves: its control side does
 /// nothing else meanwhile.
 const RELEASE_PATIENCE: Duration = Duration::from_millis(200);
-/// The same at start, when the previous process may still hold the address ([`LINGER`]).
+/// The same at start and soon after an upgrade, when the previous process may still hold the address
+/// ([`LINGER`]).
 const RELEASE_PATIENCE_AT_START: Duration = Duration::from_millis(2500);
 
 /// What a listening socket carries.
@@ -112,6 +113,8 @@ pub struct Sockets {
     files: BTreeMap<Endpoint, SocketFile>,
     /// Whether they were bound for this process's config; false if they were handed down.
     is_in_service: bool,
+    /// When this process took over from another one, which may still serve what it had withdrawn.
+    taken_over: Option<Instant>,
 }
 
 /// A listening socket could not be opened, or its file could not be set up. Nothing has changed; the old
@@ -231,8 +234,13 @@ impl Sockets {
             endpoint.transport == Transport::Quic || since.elapsed() < 2 * LINGER
         };
         let leaving = previous.leaving.iter().filter(is_there);
-        let mut bound =
-            Sockets { is_in_service: true, leaving: leaving.cloned().collect(), ..Sockets::default() };
+        let takes_over = !previous.is_in_service && !previous.by_endpoint.is_empty();
+        let mut bound = Sockets {
+            is_in_service: true,
+            leaving: leaving.cloned().collect(),
+            taken_over: previous.taken_over.or_else(|| takes_over.then(Instant::now)),
+            ..Sockets::default()
+        };
         let done = bound.bind_all(config, placements, workers, previous);
         if done.is_err() {
             bound.give_up(previous);
@@ -247,7 +255,9 @@ impl Sockets {
         workers: usize,
         previous: &Sockets,
     ) -> Result<(), BindError> {
-        let patience = if previous.is_in_service { RELEASE_PATIENCE } else { RELEASE_PATIENCE_AT_START };
+        let has_just_begun = self.taken_over.is_some_and(|since| since.elapsed() < 2 * LINGER);
+        let is_settled = previous.is_in_service && !has_just_begun;
+        let patience = if is_settled { RELEASE_PATIENCE } else { RELEASE_PATIENCE_AT_START };
         for listener in &config.listeners {
             let is_in_kernel = placements.is_in_kernel(&listener.name);
             // Datagrams to clients of UDP sessions leave by the socket that the clients sent to, and it is

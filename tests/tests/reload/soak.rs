@@ -1,9 +1,9 @@
 //! The short form of the `soak` program, and what it has found.
 
-use weir_tests::dialogue::{Authority, Draws, Signal, until, usage_of};
+use weir_tests::dialogue::{Authority, Draws, Setup, Signal, until, usage_of};
 use weir_tests::soak::{SoakPlan, soak};
 
-use super::named;
+use super::{ask, named};
 
 #[test]
 fn mixed_clients_notice_nothing_of_changes_and_leave_nothing_behind() {
@@ -53,4 +53,24 @@ fn a_process_holds_nothing_of_those_that_ended_before_it() {
     until(&format!("process {last} to have {second} descriptors, as one after two upgrades"), || {
         (usage_of(last)?.descriptors <= second).then_some(())
     });
+}
+
+#[test]
+fn a_listener_that_was_removed_right_before_an_upgrade_comes_back_right_behind_it() {
+    // The old process still held the address, and the reload failed: "Address already in use".
+    let backend = named("a");
+    let without = "[listener.web]\nbind = \"@web\"\npool = \"app\"\n[pool.app]\nbackends = [\"@app\"]\n\
+                   health = \"off\"\n";
+    let with = format!("{without}[listener.extra]\nbind = \"@extra\"\npool = \"app\"\n");
+    let mut weir = Setup::of(&with).with("app", backend.address()).start();
+    weir.reloads(without);
+    let old = weir.pid();
+    weir.signals_pid(old, Signal::USR2);
+    let admin = weir.admin();
+    until("the new process to answer", || {
+        let answer = admin.tries_to_read("/v1/status")?;
+        (answer.status() == 200 && answer.json()["pid"] != old).then_some(())
+    });
+    weir.reloads(&with);
+    assert_eq!(ask(&weir, "extra").text(), "a");
 }
