@@ -128,11 +128,7 @@ impl Chaos {
 
     /// What is due: sets right what was disturbed, looks at processes, rotates a long log.
     pub(super) fn tends(&mut self) {
-        let now = Instant::now();
-        while let Some(at) = self.undo.iter().position(|(due, _)| *due <= now) {
-            let (_, undo) = self.undo.remove(at);
-            self.undoes(undo);
-        }
+        self.sets_right(true);
         self.watches_leaving();
         let elapsed = self.begun.elapsed();
         if self.holdings.last().is_none_or(|last| elapsed - last.at >= LOOK_EVERY) {
@@ -142,6 +138,17 @@ impl Chaos {
             if length > LONGEST_LOG && !self.is_disk_full {
                 self.rotate();
             }
+        }
+    }
+
+    /// Undoes what is due, the full disk only if `with_disk`.
+    fn sets_right(&mut self, with_disk: bool) {
+        let now = Instant::now();
+        let is_due =
+            |(due, undo): &(Instant, Undo)| *due <= now && (with_disk || !matches!(undo, Undo::FreeDisk));
+        while let Some(at) = self.undo.iter().position(is_due) {
+            let (_, undo) = self.undo.remove(at);
+            self.undoes(undo);
         }
     }
 
@@ -182,6 +189,8 @@ impl Chaos {
             if condition(self) {
                 return true;
             }
+            // No backend stays away for longer than it was to.
+            self.sets_right(false);
             std::thread::sleep(Duration::from_millis(5));
         }
         let at = self.begun.elapsed().as_secs();

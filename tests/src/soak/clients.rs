@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rustls::HandshakeKind;
@@ -24,6 +24,9 @@ use crate::versions::{self, Answer, Client, Failed, Front, Part};
 
 /// HTTP/1.1 connections that are kept for later requests.
 const MOST_KEPT: usize = 8;
+/// How long they are: shorter than Weir's `client_idle`. Otherwise it may close one at the moment when a
+/// request is sent on it (RFC 9112 section 9.5).
+const KEPT_FOR: Duration = Duration::from_secs(3);
 /// How often one request may be refused before that counts as a failure.
 const MOST_REFUSALS: u32 = 10;
 /// One in so many requests on a shared connection is its last.
@@ -34,7 +37,8 @@ const CACHED: u64 = 40;
 /// What clients share.
 pub(super) struct Clients {
     pub(super) shared: Arc<Shared>,
-    kept: RefCell<Vec<Client>>,
+    /// Each with the moment when it became idle.
+    kept: RefCell<Vec<(Client, Instant)>>,
     http2: Lane,
     http3: Lane,
     /// Remembers tickets.
@@ -181,6 +185,11 @@ pub(super) async fn connect(shared: &Shared, front: Front, address: SocketAddr) 
     connected.unwrap_or_else(|_| Err(Failed::Broken(format!("no connection in {PATIENCE:?}"))))
 }
 
+/// Whether hyper says that a connection ended before the head of an answer.
+fn has_no_answer(why: &str) -> bool {
+    ["before message completed", "connection error"].iter().any(|it| why.contains(it))
+}
+
 impl Clients {
     pub(super) fn new(shared: Arc<Shared>) -> Clients {
         let tls = Arc::new(versions::of_client(&shared.authority, b"http/1.1"));
@@ -192,7 +201,14 @@ impl Clients {
     pub(super) async fn works(&self, kind: Kind, number: u64, mut draws: Draws) -> Outcome {
         let targets = &self.shared.targets;
         match kind {
-            Kind::Kept => self.over_http1(&Question::draw(number, &mut draws)).await,
+            Kind::Kept => {
+                let question = Question::draw(number, &mut draws);
+                // What may not be sent twice is not sent on a connection that may just be ending.
+                if question.content.is_some() {
+                    return self.over_new(&question, targets.web).await;
+                }
+                self.over_kept(&question).await
+            }
             Kind::Fresh => self.over_new(&Question::draw(number, &mut draws), targets.web).await,
             Kind::Http2 => self.over(&self.http2, &Question::draw(number, &mut draws), &mut draws).await,
             Kind::Http3 => self.over(&self.http3, &Question::draw(number, &mut draws), &mut draws).await,
@@ -239,10 +255,19 @@ impl Clients {
         }
     }
 
-    /// On a kept connection, or one that will be kept.
-    async fn over_http1(&self, question: &Question) -> Outcome {
+    /// A kept connection that has not been idle for long.
+    fn young_kept(&self) -> Option<Client> {
+        let kept = &mut self.kept.borrow_mut();
+        kept.retain(|(_, since)| since.elapsed() < KEPT_FOR);
+        kept.pop().map(|(client, _)| client)
+    }
+
+    /// A GET on a kept connection, or one that will be kept. It is sent again where a kept one has ended
+    /// without an answer: an upgrade ends connections that are idle, perhaps at the moment when a request is
+    /// sent on them (RFC 9112 section 9.3.1).
+    async fn over_kept(&self, question: &Question) -> Outcome {
         for _ in 0..MOST_REFUSALS {
-            let kept = self.kept.borrow_mut().pop();
+            let kept = self.young_kept();
             let was_kept = kept.is_some();
             let client = match kept {
                 Some(client) => Ok(client),
@@ -256,15 +281,12 @@ impl Clients {
                 Ok(answer) => {
                     let kept = &mut self.kept.borrow_mut();
                     if kept.len() < MOST_KEPT {
-                        kept.push(client);
+                        kept.push((client, Instant::now()));
                     }
                     return question.judge(&self.shared, answer.status.as_u16(), &answer.content);
                 }
-                // A connection may end at the moment when a request is sent on it (RFC 9112 section 9.3.1).
-                Err(Failed::Broken(why))
-                    if was_kept && question.content.is_none() && why.contains("before message completed") => {
-                }
                 Err(Failed::Refused(_)) => {}
+                Err(Failed::Broken(why)) if was_kept && has_no_answer(&why) => {}
                 Err(Failed::Broken(why)) => return question.failed(why),
             }
             self.shared.repeated.fetch_add(1, Ordering::Relaxed);

@@ -62,7 +62,8 @@ pub(super) fn concludes(mut chaos: Chaos, plan: &SoakPlan, first: &Holding, is_w
         chaos.failures.add(format!("log: {line}"));
     }
     let (failures, wrong) = chaos.shared.take_failures();
-    let judged = judge(&chaos.site.weir.dir().join("judge.log"), &failures, &chaos.disturbances, chaos.begun);
+    let log = chaos.site.weir.dir().join("judge.log");
+    let judged = judge(&log, &failures, &chaos.disturbances, &chaos.shared.stalls(), chaos.begun);
     for what in judged.unexplained.iter().chain(&wrong) {
         chaos.failures.add(what.clone());
     }

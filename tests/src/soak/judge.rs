@@ -7,10 +7,12 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::traffic::{Failure, Kind};
+use super::traffic::{Failure, Kind, Stall};
 
 /// A failure that begins so long after a backend was disturbed may still come of it: timers run out.
 const AFTERMATH: Duration = Duration::from_secs(1);
+/// A failure that begins so long behind a stall of the clients may still come of it.
+const AFTER_STALL: Duration = Duration::from_secs(3);
 /// End reasons that say that the backend failed.
 const OF_BACKENDS: [&str; 6] = [
     "connect_failed",
@@ -49,7 +51,8 @@ impl Disturbance {
 /// What became of the failures.
 #[derive(Debug, Default)]
 pub(super) struct Judgement {
-    /// Failures that the access log explains by a backend that was disturbed at that time.
+    /// Failures that the access log explains by a backend that was disturbed at that time, or that came while
+    /// the clients did not run.
     pub(super) explained: Vec<String>,
     /// Others, each with what the log says.
     pub(super) unexplained: Vec<String>,
@@ -64,11 +67,13 @@ struct Line {
     text: String,
 }
 
-/// Reads the access log once; `begun` is when the soak began.
+/// Reads the access log once; `begun` is when the soak began, and `stalls` are times in which its clients did
+/// not run.
 pub(super) fn judge(
     log: &Path,
     failures: &[Failure],
     disturbed: &[Disturbance],
+    stalls: &[Stall],
     begun: Instant,
 ) -> Judgement {
     let mut judgement = Judgement::default();
@@ -105,7 +110,10 @@ pub(super) fn judge(
         let said =
             if log.is_empty() { "the access log has no such line".to_owned() } else { log.join("\n    ") };
         let text = format!("at {at:.1} s, {took:.1} s long, {kind:?} {key}: {what}\n    {said}");
-        let is_explained = is_explained(failure, lines, disturbed);
+        let is_stalled = stalls
+            .iter()
+            .any(|(from, until)| failure.ended >= *from && failure.begun <= *until + AFTER_STALL);
+        let is_explained = is_stalled || is_explained(failure, lines, disturbed);
         if is_explained { &mut judgement.explained } else { &mut judgement.unexplained }.push(text);
     }
     judgement

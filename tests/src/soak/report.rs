@@ -38,7 +38,10 @@ impl SoakReport {
             if failed == 0 { format!("{name} {begun}") } else { format!("{name} {begun} ({failed} failed)") }
         });
         row("of them", of_kinds.collect::<Vec<_>>().join(", "));
-        row("failed, explained by a backend", judged.explained.len().to_string());
+        row("failed, explained", judged.explained.len().to_string());
+        let stalls = shared.stalls();
+        let stalled: f64 = stalls.iter().map(|(from, until)| (*until - *from).as_secs_f64()).sum();
+        row("clients did not run", format!("{} times, {stalled:.1} s in all", stalls.len()));
         row("sent again as refused", shared.repeated.load(Ordering::Relaxed).to_string());
         row("left out, too many at once", shared.left_out.load(Ordering::Relaxed).to_string());
         let (resumed, all) =

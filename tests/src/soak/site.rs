@@ -99,7 +99,7 @@ impl Variant {
 const HEALTH: &str = r#"health = { check = "http", interval = "1s", fast_interval = "200ms", timeout = "1s", rise = 1, fall = 3, passive = { errors = 3, eject = "500ms" } }
 keep_alive = { idle = "3s" }"#;
 /// Short, so that all that waits has waited long enough soon after the clients have left.
-const TIMEOUT: &str = r#"timeout = { client_idle = "5s", header = "3s", handshake = "3s", connect = "1s", backend = "5s", client_body = "5s", stream = "10s", tunnel = "12s" }"#;
+const TIMEOUT: &str = r#"timeout = { client_idle = "5s", header = "6s", handshake = "6s", connect = "1s", backend = "5s", client_body = "8s", stream = "10s", tunnel = "12s" }"#;
 
 const BASE: &str = r#"
 [runtime]

@@ -16,6 +16,9 @@ use crate::versions;
 const LONGEST: Duration = Duration::from_secs(48 * 3600);
 /// Most clients at once; beyond it arrivals are counted as left out.
 const MOST_AT_ONCE: u64 = 2000;
+/// How often it is checked whether the clients run, and the shortest time without that counts as a stall.
+const TICK: Duration = Duration::from_millis(100);
+const SHORTEST_STALL: Duration = Duration::from_secs(1);
 /// Failures that are kept to be judged; the others are only counted.
 const MOST_FAILURES: usize = 20_000;
 
@@ -149,7 +152,7 @@ pub(super) struct Shared {
     pub(super) now: AtomicU64,
     /// Arrivals for which there was no room.
     pub(super) left_out: AtomicU64,
-    /// Requests sent again as any client does: refused, or on a kept connection that had just ended.
+    /// Requests sent again as any client does, because they were refused.
     pub(super) repeated: AtomicU64,
     /// TLS handshakes of [`Kind::Resumed`] with a ticket that was taken, and all.
     pub(super) resumed: AtomicU64,
@@ -162,7 +165,12 @@ pub(super) struct Shared {
     pub(super) answered: Mutex<Vec<usize>>,
     failures: Mutex<Vec<Failure>>,
     wrong: Mutex<Vec<String>>,
+    /// Times in which the clients did not run, because the machine was too busy.
+    stalls: Mutex<Vec<Stall>>,
 }
+
+/// A time in which the clients did not run.
+pub(super) type Stall = (Instant, Instant);
 
 impl Shared {
     pub(super) fn new(targets: Targets, authority: Arc<Authority>, seed: u64) -> Shared {
@@ -182,6 +190,7 @@ impl Shared {
             answered: Mutex::default(),
             failures: Mutex::default(),
             wrong: Mutex::default(),
+            stalls: Mutex::default(),
         }
     }
 
@@ -216,6 +225,11 @@ impl Shared {
         self.stopped.store(true, Ordering::SeqCst);
     }
 
+    /// Times in which the clients did not run.
+    pub(super) fn stalls(&self) -> Vec<Stall> {
+        self.stalls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// All failures so far, and all wrong answers.
     pub(super) fn take_failures(&self) -> (Vec<Failure>, Vec<String>) {
         let take = std::mem::take::<Vec<Failure>>;
@@ -234,7 +248,21 @@ pub(super) fn start(shared: &Arc<Shared>, rate: u64) -> JoinHandle<()> {
     })
 }
 
+/// Notes when the thread of the clients did not run. Timers of Weir may run out then, and rightly so.
+async fn notes_stalls(shared: Arc<Shared>) {
+    let mut last = Instant::now();
+    loop {
+        tokio::time::sleep(TICK).await;
+        let now = Instant::now();
+        if now - last > SHORTEST_STALL {
+            shared.stalls.lock().unwrap_or_else(PoisonError::into_inner).push((last, now));
+        }
+        last = now;
+    }
+}
+
 async fn arrivals(shared: Arc<Shared>, rate: u64) {
+    tokio::task::spawn_local(notes_stalls(shared.clone()));
     let clients = Rc::new(Clients::new(shared.clone()));
     let running = Rc::new(Cell::new(0_u64));
     let begun = tokio::time::Instant::now();
