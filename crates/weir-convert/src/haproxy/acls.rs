@@ -317,7 +317,7 @@ fn add(term: &mut Term, group: Vec<Atom>, negated: bool) -> Result<(), String> {
         }
     }
     if !alternatives.is_empty() {
-        term.all.groups.push(alternatives);
+        term.all.groups.push(super::asks::merged(alternatives));
     }
     Ok(())
 }

@@ -204,6 +204,9 @@ fn other(proxy: &Proxy<'_>, line: &Line, ledger: &mut Ledger) {
         name if OF_SERVERS.contains(&name) && !proxy.is_back() => {
             ledger.exact(number, "no effect: this proxy has no servers");
         }
+        name if OF_SERVERS.contains(&name) => {
+            ledger.exact(number, "no effect: no server of this proxy is converted");
+        }
         "bind" | "maxconn" | "default_backend" | "monitor-uri" | "log" | "compression"
             if !proxy.is_front() =>
         {

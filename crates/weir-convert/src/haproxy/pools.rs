@@ -60,9 +60,10 @@ impl Pool {
 pub fn pool(proxy: &Proxy<'_>, port: Option<u16>, maps: &mut Maps, ledger: &mut Ledger) -> Option<Pool> {
     let mut servers = servers(proxy, ledger);
     let mut backends: Vec<(String, String)> = Vec::new();
-    let manner = servers.first().map(Server::manner).unwrap_or_default();
+    let mut manner = None;
     servers.retain(|server| {
-        let why = if server.manner() == manner {
+        let own = server.manner();
+        let why = if manner.as_ref().is_none_or(|manner| *manner == own) {
             match server.backend(port, ledger) {
                 Ok((address, _)) if backends.iter().any(|(known, _)| *known == address) => {
                     ledger.approximate(server.line, "the pool has this address already: it counts once");
@@ -70,6 +71,7 @@ pub fn pool(proxy: &Proxy<'_>, port: Option<u16>, maps: &mut Maps, ledger: &mut 
                 }
                 Ok(backend) => {
                     backends.push(backend);
+                    manner = Some(own);
                     return true;
                 }
                 Err(why) => why,

@@ -100,10 +100,10 @@ impl<'s> Site<'s> {
     /// Gives all lines a verdict that have none.
     pub fn judge(&mut self) {
         for proxy in self.proxies {
-            options::judge(proxy, &mut self.ledger);
+            proxy.judge_overridden(&mut self.ledger);
         }
         for proxy in self.proxies {
-            proxy.judge_overridden(&mut self.ledger);
+            options::judge(proxy, &mut self.ledger);
         }
         // What stands in `defaults` that no proxy of its kind takes over.
         for section in

@@ -145,6 +145,16 @@ fn server_names_of_tls_are_asked_by_a_map_that_is_written() {
 }
 
 #[test]
+fn a_server_that_is_left_out_decides_nothing_for_the_others() {
+    let text = "defaults\n mode http\nfrontend web\n bind :80\n bind :81\n default_backend app\nbackend app\n balance first\n \
+                server a 10.0.0.1\n server b 10.0.0.2:80 ssl verify none\nbackend gone\n balance first\n server c 10.0.0.1\n";
+    let body = checked(text);
+    assert!(body.contains("backends = [\"10.0.0.2:80\"]\nbalance = \"first\"\n"), "{body}");
+    assert_eq!(verdict(text, 9).0, DirectiveVerdict::Unsupported);
+    assert_eq!(verdict(text, 12).1, "no effect: no server of this proxy is converted");
+}
+
+#[test]
 fn each_draw_is_made_of_what_those_before_have_left() {
     let body = checked(
         "defaults\n mode http\nfrontend web\n bind :80\n use_backend two if { rand(100) lt 50 }\n \

@@ -68,6 +68,10 @@ impl<'c> Texts<'c> {
         if super::words::has_variable(pattern) {
             return Ok(Some(pattern.to_owned()));
         }
+        // A path ends before the first `?`.
+        if self.method != "reg" && pattern.contains('?') {
+            return Ok(None);
+        }
         let plain = case.is_empty() && is_plain(pattern);
         let rooted = pattern.starts_with('/');
         let escaped = literal(pattern);

@@ -16,6 +16,7 @@ fn the_same_is_exact_what_differs_is_approximate_and_what_is_missing_is_unsuppor
         ("http-request deny if { path_beg /x }", DirectiveVerdict::Exact, "answers 403"),
         ("http-request deny if { hdr(host) -i a.b }", DirectiveVerdict::Approximate, "without their port"),
         ("http-request lua.go", DirectiveVerdict::Unsupported, "no Lua"),
+        ("http-request deny if { path_beg /a?b }", DirectiveVerdict::Exact, "answers 403"),
         ("maxconn 10", DirectiveVerdict::Approximate, "`max_connections`"),
         ("option abortonclose", DirectiveVerdict::Exact, "`abort_on_close`"),
         ("never-heard-of x", DirectiveVerdict::Unsupported, "not known here"),
