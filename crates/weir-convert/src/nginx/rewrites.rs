@@ -11,7 +11,7 @@ use super::request_test::RouteTest;
 use super::route::NewRoute;
 use super::scope::NginxScope;
 use super::tree::NginxDirective;
-use super::variables::NginxPlace;
+use super::variables::{NginxPart, NginxPlace, parts};
 use super::{headers, logs};
 
 /// What becomes of some of the requests of a block.
@@ -231,9 +231,16 @@ fn respond(
         conversion.ledger.exact(directive, "`respond`, without a page");
         return;
     };
-    let has_variable = super::variables::parts(text)
-        .iter()
-        .any(|part| matches!(part, super::variables::NginxPart::Variable(_)));
+    let (mut body, mut has_variable) = (String::new(), false);
+    for part in parts(text) {
+        match part {
+            NginxPart::Text(text) => body.push_str(&text),
+            NginxPart::Variable(name) => {
+                has_variable = true;
+                body.push_str(&format!("${name}"));
+            }
+        }
+    }
     let kind = block.scope.one("default_type").map_or("text/plain", |directive| directive.word(0));
     if let Some(directive) = block.scope.one("default_type") {
         conversion.ledger.exact(directive, "`content_type` of `respond`");
@@ -241,7 +248,7 @@ fn respond(
     if matches!(status, 204 | 205 | 304) {
         conversion.ledger.exact(directive, "`respond`, which has no body by its status");
     } else {
-        keys.push(format!("body = {}", quoted(text)));
+        keys.push(format!("body = {}", quoted(&body)));
         keys.push(format!("content_type = {}", quoted(kind)));
         match has_variable {
             true => conversion.ledger.unsupported(

@@ -130,6 +130,17 @@ fn verdicts_say_whether_weir_does_the_same() {
         ("tcp_nodelay on; location / { proxy_pass http://app; }", "tcp_nodelay", Exact),
         ("location / { if (-f /x) { return 503; } proxy_pass http://app; }", "if", Unsupported),
         ("location / { return 444; }", "return", Approximate),
+        ("location / { return 200 \"${host} ${env:HOME}\"; }", "return", Unsupported),
+        (
+            "location / { if ($request_uri ~ union) { return 403; } proxy_pass http://app; }",
+            "if",
+            Unsupported,
+        ),
+        (
+            "location / { if ($request_uri ~ union) { return 301 /; } proxy_pass http://app; }",
+            "if",
+            Approximate,
+        ),
     ] {
         let (found, note) = verdict(&server(text), name);
         assert_eq!(found, expected, "{text}: {note}");
