@@ -174,10 +174,10 @@ impl Buffers {
         self.all.in_use_bytes.get()
     }
 
-    /// Whether half of the budget is in use.
+    /// Whether this is what that client may have.
     #[inline]
-    pub fn is_half_used(&self) -> bool {
-        self.all.in_use_bytes.get() > self.all.budget_bytes.get() / 2
+    pub fn is_of(&self, client: IpAddr) -> bool {
+        self.client == Some(client)
     }
 
     /// How the budget is used. O(clients) while more than an eighth of it is in use; below that nobody is

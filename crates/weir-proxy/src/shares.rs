@@ -2,7 +2,8 @@
 //! request is.
 //!
 //! A connection's client is looked up once, when the connection begins. Trusted proxies speak for many
-//! clients and have no share of their own; neither have clients on Unix sockets, which have no address.
+//! clients and have no share of their own: there the client of each request is looked up. Clients on Unix
+//! sockets have no address, and no share either.
 
 use std::rc::Rc;
 
@@ -21,11 +22,12 @@ pub fn of_connection(worker: &Worker, client: &Client, is_trusted: bool) -> Rc<B
     worker.buffers.of_client(address_key(address))
 }
 
-/// The buffers for a request of `client` that came over the connection of the trusted proxy `proxy`.
-///
-/// The client is looked up only while half of the budget is in use: before that nobody is refused, and such
-/// a proxy may forward all requests that there are.
-pub fn behind_proxy(worker: &Worker, proxy: &Client, client: &Client) -> Rc<Buffers> {
-    let is_named = client.address.ip() != proxy.address.ip();
-    of_connection(worker, client, !is_named || !worker.buffers.is_half_used())
+/// The buffers for a request of `client` that came over the connection of the trusted proxy `proxy`; `before`
+/// are those of the request before it. Takes a look-up unless it is of the same client.
+pub fn behind_proxy(worker: &Worker, before: &Rc<Buffers>, proxy: &Client, client: &Client) -> Rc<Buffers> {
+    let address = client.address.ip();
+    if before.is_of(address_key(address)) {
+        return before.clone();
+    }
+    of_connection(worker, client, address == proxy.address.ip())
 }

@@ -135,7 +135,8 @@ fn d34_clients_behind_a_trusted_proxy_have_a_share_each() {
             Err(_) => After::Close,
         }
     });
-    let config = config(1000, "trusted_proxies = [\"127.0.0.1\"]");
+    let more = "trusted_proxies = [\"127.0.0.1\"]\n[[listener.web.route]]\npath = \"/own\"\nrespond = { status = 200, body = \"own\" }";
+    let config = config(1000, more);
     let weir = Setup::of(&config).with("app", backend.address()).start();
     let begins = |client: &str| {
         let mut wire = weir.client("web");
@@ -148,7 +149,10 @@ fn d34_clients_behind_a_trusted_proxy_have_a_share_each() {
         assert!(slow.len() < 400, "{} answers wait, and nobody is refused", slow.len());
         slow.push(begins("192.0.2.1"));
     }
-    let mut other = weir.client("web");
-    other.sends("GET /page HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 192.0.2.2\r\n\r\n");
-    assert_eq!(other.receives_status(200).body.len(), PAGE);
+    // On a connection that has just carried a request of the first one, too.
+    let mut proxy = weir.client("web");
+    for (path, client, length) in [("/own", "192.0.2.1", 3), ("/page", "192.0.2.2", PAGE)] {
+        proxy.sends(format!("GET {path} HTTP/1.1\r\nhost: a\r\nx-forwarded-for: {client}\r\n\r\n"));
+        assert_eq!(proxy.receives_status(200).body.len(), length, "{client}");
+    }
 }

@@ -186,9 +186,9 @@ fn decide<'l>(
 fn note_request(session: &mut Session, listener: &WorkerListener, exchange: &mut Exchange) {
     if session.requester.identity.is_trusted() {
         let requester = &mut session.requester;
-        let Requester { worker, client: proxy, .. } = &*requester;
+        let Requester { worker, client: proxy, buffers: before, .. } = &*requester;
         let client = proxy.of_request(&listener.shared.config, &exchange.request, requester.received());
-        requester.buffers = shares::behind_proxy(worker, proxy, &client);
+        requester.buffers = shares::behind_proxy(worker, before, proxy, &client);
         exchange.ledger.note_client(client);
     }
     let received = session.requester.received();

@@ -280,7 +280,7 @@ impl Session {
 
     fn poll_first_bytes(&mut self, context: &mut Context<'_>) -> Poll<Result<(), End>> {
         std::task::ready!(self.stream.poll_readable(context)).map_err(|_| End::ClientClosed)?;
-        let Some(mut buffer) = self.requester.buffers.borrow(SMALL) else {
+        let Some(mut buffer) = self.requester.buffers_for_head().borrow(SMALL) else {
             return Poll::Ready(Err(End::Overload));
         };
         match std::task::ready!(self.stream.receive_ready(context, &mut buffer)) {
@@ -334,6 +334,7 @@ impl Session {
 
     /// Receives once, after the bytes that are there, into a larger buffer if the head needs one.
     async fn receive_more(&mut self, limits: &Limits) -> Result<(), Failure> {
+        let buffers = self.requester.buffers_for_head().clone();
         if let Some(buffer) = &mut self.requester.buffer {
             buffer.compact();
             if buffer.is_full() {
@@ -342,7 +343,7 @@ impl Session {
                     // The parser refuses longer heads before they fill the largest buffer.
                     return Err(Failure::OutOfMemory);
                 }
-                let mut larger = self.requester.buffers.borrow(size).ok_or(Failure::OutOfMemory)?;
+                let mut larger = buffers.borrow(size).ok_or(Failure::OutOfMemory)?;
                 larger.append(buffer.filled());
                 self.requester.buffer = Some(larger);
             }
@@ -351,7 +352,7 @@ impl Session {
         poll_fn(|context| {
             if let Some(bytes) = &parked {
                 std::task::ready!(poll_unless_late(&mut self.stream, &self.requester.deadline, context))?;
-                let mut buffer = self.requester.buffers.borrow(SMALL).ok_or(Failure::OutOfMemory)?;
+                let mut buffer = buffers.borrow(SMALL).ok_or(Failure::OutOfMemory)?;
                 buffer.append(bytes);
                 self.requester.buffer = Some(buffer);
                 parked = None;

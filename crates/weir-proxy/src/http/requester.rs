@@ -139,6 +139,13 @@ impl Requester {
         self.identity = Rc::new(ClientIdentity::clone(&self.identity).of_trust(trusted));
     }
 
+    /// The buffers for the next head. A trusted proxy may send it for another client than the one before,
+    /// whose share may be used up.
+    #[inline]
+    pub fn buffers_for_head(&self) -> &Rc<Buffers> {
+        if self.identity.is_trusted() { &self.worker.buffers } else { &self.buffers }
+    }
+
     /// Bytes received and not yet used.
     #[inline]
     pub fn received(&self) -> &[u8] {
