@@ -2,7 +2,6 @@
 
 mod arrivals;
 mod buffer_directory;
-mod buffer_directory;
 mod changes;
 mod composed;
 mod conversations;
