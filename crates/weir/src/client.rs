@@ -334,7 +334,8 @@ fn steers(c: char) -> bool {
 /// Runs `work` on a single-threaded runtime of its own.
 pub fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Exit> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Exit::Failed.saying(format_args!("the runtime can't be started: {error}")))?;
+    let runtime = runtime
+        .map_err(|error| Exit::Failed.saying(format_args!("the runtime can't be started: {error}")))?;
     Ok(runtime.block_on(work))
 }
 

@@ -297,7 +297,7 @@ impl Site {
             weir,
             backends,
             named: named.into(),
-            versioned: versioned,
+            versioned,
             names,
             authority,
             ledger,

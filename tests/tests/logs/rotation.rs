@@ -146,7 +146,7 @@ fn asks(weir: &Weir, client: u32, asked: &AtomicU32, ends: &AtomicBool) -> u32 {
     let mut wire: Wire = weir.client("web");
     let mut count = 0;
     while !ends.load(Ordering::Relaxed) {
-        wire.sends(&format!("GET /{client}-{count} HTTP/1.1\r\nhost: a\r\n\r\n"));
+        wire.sends(format!("GET /{client}-{count} HTTP/1.1\r\nhost: a\r\n\r\n"));
         wire.receives_status(200);
         count += 1;
         asked.fetch_add(1, Ordering::Relaxed);

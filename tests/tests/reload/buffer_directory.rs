@@ -103,7 +103,7 @@ fn a_process_that_has_lost_its_folder_serves_on_whatever_it_is_told() {
 fn uploads(weir: &Weir, backend: &Backend) {
     let mut client = weir.client("web");
     client.sends("POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 100000\r\n\r\n");
-    client.sends(&"x".repeat(100_000));
+    client.sends("x".repeat(100_000));
     assert_eq!(client.receives_status(200).text(), "app", "{}", weir.story());
     let arrived =
         backend.requests().iter().rev().find(|request| request.method == "POST").map(|it| it.body.len());

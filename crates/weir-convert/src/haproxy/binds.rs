@@ -101,8 +101,11 @@ fn add(
     }
 }
 
-/// The addresses that a text stands for, with their ports, and whether they are for QUIC.
-fn addresses(text: &str, line: &Line) -> Result<(Vec<(String, Option<u16>)>, bool), String> {
+/// An address as `bind` has it, with its port. There is no port for a Unix socket and for a variable.
+type BoundAddress = (String, Option<u16>);
+
+/// The addresses that a text stands for, and whether they are for QUIC.
+fn addresses(text: &str, line: &Line) -> Result<(Vec<BoundAddress>, bool), String> {
     let (place, is_quic) = place(text)?;
     let (host, port) = match place {
         Endpoint::Unix(path) => return Ok((vec![(format!("unix:{path}"), None)], false)),

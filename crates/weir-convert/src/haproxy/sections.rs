@@ -316,7 +316,7 @@ impl Skipping {
 ///
 /// A proxy takes over what the last `defaults` before it says, or those that it is `from`; named defaults may
 /// be `from` others themselves.
-pub fn effective<'s>(sections: &'s [Section], at: usize) -> Vec<&'s Line> {
+pub fn effective(sections: &[Section], at: usize) -> Vec<&Line> {
     let mut chain = vec![at];
     while let Some(of) = chain.last().copied() {
         let section = &sections[of];

@@ -223,12 +223,14 @@ impl Translator<'_> {
         let end = closing(self.rest).ok_or_else(|| "a `(` has no end".to_owned())?;
         let (inner, rest) = (&self.rest[start..end], &self.rest[end + 1..]);
         let rest_is_free = matches!(rest, "" | ".*" | ".*$" | "(?:.*)" | ".+" | ".+$");
-        if kind == "!" && rest_is_free && !self.is_in_group() {
-            if let Some(without) = avoiding(inner, !rest.starts_with(".+")) {
-                self.out.push_str(&without);
-                self.rest = "";
-                return Ok(());
-            }
+        if kind == "!"
+            && rest_is_free
+            && !self.is_in_group()
+            && let Some(without) = avoiding(inner, !rest.starts_with(".+"))
+        {
+            self.out.push_str(&without);
+            self.rest = "";
+            return Ok(());
         }
         self.is_same = false;
         self.rest = rest;

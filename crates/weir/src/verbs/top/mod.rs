@@ -46,7 +46,8 @@ pub fn top(arguments: &Arguments) -> Result<Exit, Exit> {
     }
     let client = Client::new(&arguments.running)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Exit::Failed.saying(format_args!("the runtime can't be started: {error}")))?;
+    let runtime = runtime
+        .map_err(|error| Exit::Failed.saying(format_args!("the runtime can't be started: {error}")))?;
     // An error of the first call is reported like that of any other verb.
     let first = runtime.block_on(look(&client)).map_err(|error| error.report())?;
     let mut view = View::new(client.address().to_string(), first, arguments.troubled, has_colours());
