@@ -291,13 +291,8 @@ impl Running {
                     // What it would have written would show in later sessions.
                     return Err(None);
                 }
-                let leaves_more = match &step {
-                    Step::Query(sql) => sql.contains('@'),
-                    Step::Execute { cursor, .. } => *cursor,
-                    _ => false,
-                };
-                if leaves_more {
-                    // What it would have stored in a variable or a cursor would show later.
+                if step.stores() {
+                    // What it would have stored would show later.
                     self.program.steps.truncate(self.at + 1);
                 }
             } else if numbers == [IN_READ_ONLY_TRANSACTION, ON_READ_ONLY_SERVER] {
@@ -319,9 +314,15 @@ impl Running {
                 if step.writes() {
                     return Err(None);
                 }
+                if step.stores() {
+                    self.program.steps.truncate(self.at + 1);
+                }
             } else {
                 return Err(Some(self.story(&format!("alone {alone}\n    through {through}"))));
             }
+        } else if self.is_excused && asks_back && step.stores() {
+            // It may have stored what only one side knows.
+            self.program.steps.truncate(self.at + 1);
         } else if !asks_back && !step.passes_over() {
             self.is_excused = false;
         }
@@ -357,6 +358,15 @@ impl Step {
     /// Whether it is a text that changes rows.
     fn writes(&self) -> bool {
         matches!(self, Step::Query(sql) if sql.starts_with("INSERT") || sql.starts_with("UPDATE"))
+    }
+
+    /// Whether it may leave something in a variable or a cursor.
+    fn stores(&self) -> bool {
+        match self {
+            Step::Query(sql) => sql.contains('@'),
+            Step::Execute { cursor, .. } => *cursor,
+            _ => false,
+        }
     }
 
     /// Whether it leaves the results of the statement before unchanged, wherever they are.
