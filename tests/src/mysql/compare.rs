@@ -263,7 +263,7 @@ impl Running {
         let step = self.program.steps[self.at].clone();
         let alone = self.alone.sends(&step).and_then(|()| self.alone.receives(&step));
         let through = self.through.sends(&step).and_then(|()| self.through.receives(&step));
-        let (alone, through) = match (alone, through) {
+        let (mut alone, mut through) = match (alone, through) {
             (Ok(alone), Ok(through)) => (alone, through),
             (Err(_), Err(_)) if self.has_released() => {
                 self.program.steps.truncate(self.at);
@@ -280,6 +280,9 @@ impl Running {
             }
         };
         found.answers += 1;
+        if matches!(step, Step::Execute { .. }) {
+            [&mut alone, &mut through].into_iter().for_each(forget_parameter_lengths);
+        }
         let asks_back = step.asks_back();
         if alone != through {
             let numbers = [&alone, &through].map(|answer| answer.error().map_or(0, |(code, _)| code));
@@ -351,6 +354,21 @@ impl Running {
             let _ = writeln!(story, "  {} {index}: {step:?}", if index == self.at { '>' } else { ' ' });
         }
         story
+    }
+}
+
+/// Removes the length from the definitions of columns that are bare parameters (`SELECT ?`). A server states
+/// it by what its connection has executed before, which sessions share.
+fn forget_parameter_lengths(answer: &mut Answer) {
+    /// The name, the original name, and the number of bytes behind them.
+    const NAMES: &[u8] = b"\x01?\x01?\x0c";
+    for (_, packet) in &mut answer.packets {
+        // Behind the names are the character set (2 bytes), the length (4) and 6 more bytes.
+        let Some(names) = packet.len().checked_sub(NAMES.len() + 12) else { continue };
+        if packet.starts_with(b"\x03def") && packet[names..].starts_with(NAMES) {
+            let at = names + NAMES.len() + 2;
+            packet[at..at + 4].fill(0);
+        }
     }
 }
 
