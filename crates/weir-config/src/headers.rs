@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use weir_template::Template;
 
+pub use self::check::is_single_valued;
 pub(crate) use self::check::{check_listener, check_pool};
 use crate::keys::{Each, flag, list, map};
 use crate::setting::table;

@@ -89,7 +89,7 @@ pub use config::{Config, ROOT};
 pub use diff::{Change, ChangeKind, KeyChange, diff, how_to_change, until_restart};
 pub use dns::{Dns, NameServer};
 pub use error_page::{ErrorPage, ErrorStatus, PageFile};
-pub use headers::{Headers, Marks, MergedHeaders, MergedSide, NewField, RuleOf};
+pub use headers::{Headers, Marks, MergedHeaders, MergedSide, NewField, RuleOf, is_single_valued};
 pub use hedge::{Hedge, HedgeAfter, RouteHedge};
 pub use hidden::Hidden;
 pub use kernel::Kernel;
@@ -136,7 +136,7 @@ pub use values::address::{
 };
 pub use values::bind::{Bind, InetBind};
 pub use values::host::HostPattern;
-pub use values::http::HttpVersion;
+pub use values::http::{HttpVersion, is_framing_field, is_written_request_field};
 pub use values::interface::InterfacePattern;
 pub use values::path::PathPattern;
 pub use values::probe::{Expected, Octets};

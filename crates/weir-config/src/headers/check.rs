@@ -116,11 +116,16 @@ const SINGLE: [&str; 14] = [
     "x-frame-options",
 ];
 
+/// Whether a field, given in lower case, has one value, so that rules should set it instead of adding it.
+pub fn is_single_valued(name: &str) -> bool {
+    SINGLE.contains(&name)
+}
+
 /// Reports added fields that are single-valued.
 fn second_ones(fields: &Fields, findings: &mut Findings<'_>) {
     for side in ["request", "response"] {
         let map = format!("add_{side}_header");
-        for entry in fields.map(&map).iter().filter(|entry| SINGLE.contains(&entry.name.as_str())) {
+        for entry in fields.map(&map).iter().filter(|entry| is_single_valued(&entry.name)) {
             let hint = format!("it stands beside the one that is there; did you mean `set_{side}_header`?");
             findings.warning(entry.key, format!("`{}` may come twice by `{map}`", entry.name), hint);
         }

@@ -125,6 +125,17 @@ const SINGLE: [&str; 6] = [
     "x-real-ip",
 ];
 
+/// Whether rules never change a field, given in lower case: its value follows from the connection or the body.
+pub fn is_framing_field(name: &str) -> bool {
+    FRAMING.contains(&name)
+}
+
+/// Whether Weir writes a request field, given in lower case, which has one value: rules may replace or remove
+/// it, but not add to it.
+pub fn is_written_request_field(name: &str) -> bool {
+    SINGLE.contains(&name)
+}
+
 #[derive(Clone, Copy, PartialEq)]
 enum Side {
     Request,

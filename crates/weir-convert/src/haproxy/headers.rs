@@ -1,5 +1,7 @@
 //! Changes of header fields, in the order in which rules make them.
 
+use weir_config::{is_framing_field, is_written_request_field};
+
 use super::output::{Keys, inline, is_token, said, said_all};
 
 /// Which message is changed.
@@ -42,37 +44,6 @@ pub enum Outcome {
     Anyway(String),
 }
 
-/// Fields that describe the connection or the body.
-const FRAMING: &[&str] = &[
-    "connection",
-    "content-length",
-    "early-data",
-    "expect",
-    "http2-settings",
-    "keep-alive",
-    "max-forwards",
-    "proxy",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "sec-websocket-accept",
-    "sec-websocket-key",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
-
-/// Fields that have one value.
-const SINGLE: &[&str] = &[
-    "client-cert",
-    "client-cert-chain",
-    "x-forwarded-host",
-    "x-forwarded-port",
-    "x-forwarded-proto",
-    "x-real-ip",
-];
-
 /// What a change becomes. `Err` says why Weir does not make it.
 pub fn outcome(side: Side, name: &str, act: Act) -> Result<Outcome, String> {
     let name = name.to_ascii_lowercase();
@@ -103,10 +74,10 @@ pub fn outcome(side: Side, name: &str, act: Act) -> Result<Outcome, String> {
         ),
         ("x-request-id", Side::Request) => anyway("Weir passes `x-request-id` on, or makes one"),
         ("proxy", Side::Request) if removes => anyway("Weir never passes it on"),
-        (framing, _) if FRAMING.contains(&framing) => {
+        (framing, _) if is_framing_field(framing) => {
             Err("it describes the connection or the body, which Weir writes itself".to_owned())
         }
-        (single, Side::Request) if SINGLE.contains(&single) => {
+        (single, Side::Request) if is_written_request_field(single) => {
             let act = if let Act::Add(value) = act { Act::Set(value) } else { act };
             Ok(Outcome::Edit(Edit { name, act }))
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weir_config::quoted;
+use weir_config::{is_framing_field, is_single_valued, quoted};
 
 use super::conversion::Conversion;
 use super::request_test::toml_key;
@@ -22,38 +22,6 @@ const HIDDEN: [&str; 6] = [
     "x-accel-limit-rate",
     "x-accel-buffering",
     "x-accel-charset",
-];
-
-/// Fields with one value: a second one beside that of the backend would mean nothing.
-const SINGLE: [&str; 13] = [
-    "authorization",
-    "cache-control",
-    "content-encoding",
-    "content-type",
-    "etag",
-    "expires",
-    "last-modified",
-    "location",
-    "referer",
-    "retry-after",
-    "strict-transport-security",
-    "user-agent",
-    "x-frame-options",
-];
-
-/// Fields that belong to a connection or a message: Weir writes them itself.
-const WEIRS: [&str; 11] = [
-    "connection",
-    "upgrade",
-    "transfer-encoding",
-    "content-length",
-    "te",
-    "trailer",
-    "expect",
-    "keep-alive",
-    "proxy-connection",
-    "via",
-    "x-request-id",
 ];
 
 /// Sets what backends are told: `proxy_set_header`. The names of fields and cookies that values depend on
@@ -129,7 +97,11 @@ fn own(name: &str, value: &str) -> Option<(DirectiveVerdict, &'static str)> {
         }
         ("forwarded", _) => (Unsupported, "Weir writes it itself (`forwarded = false` does not)"),
         ("connection", _) => (Exact, "Weir writes it itself, by connection; WebSocket passes"),
-        (name, _) if WEIRS.contains(&name) => (Approximate, "Weir writes it itself, as the message needs it"),
+        ("proxy", "") => (Exact, "Weir never passes it on"),
+        ("via" | "x-request-id", _) => (Approximate, "Weir writes it itself"),
+        (name, _) if is_framing_field(name) => {
+            (Approximate, "Weir writes it itself, as the connection or the message needs it")
+        }
         _ => return None,
     })
 }
@@ -208,13 +180,11 @@ pub fn of_response(
                 continue;
             }
         };
-        if text.is_empty()
-            || ["connection", "content-length", "transfer-encoding", "alt-svc"].contains(&name.as_str())
-        {
+        if text.is_empty() || is_framing_field(&name) || name == "alt-svc" {
             conversion.ledger.exact(directive, "nothing to send, or Weir's own");
             continue;
         }
-        match (directive.word(2) == "always", SINGLE.contains(&name.as_str())) {
+        match (directive.word(2) == "always", is_single_valued(&name)) {
             (true, false) => conversion.ledger.exact(directive, "`add_response_header`"),
             (true, true) => conversion
                 .ledger
@@ -223,7 +193,7 @@ pub fn of_response(
                 .ledger
                 .approximate(directive, "also on errors, where nginx adds it with `always` only"),
         }
-        if SINGLE.contains(&name.as_str()) {
+        if is_single_valued(&name) {
             set.insert(name, text);
             continue;
         }

@@ -190,6 +190,23 @@ fn defaults_that_differ_are_said() {
     }
 }
 
+/// Rules may not change these, so a route with one was refused by the check and answered with 501.
+#[test]
+fn a_location_that_sets_a_field_of_the_connection_still_reaches_its_pool() {
+    for (field, expected) in [
+        ("Proxy \"\"", DirectiveVerdict::Exact),
+        ("Early-Data $ssl_early_data", DirectiveVerdict::Approximate),
+        ("Proxy-Authorization \"\"", DirectiveVerdict::Approximate),
+        ("Sec-WebSocket-Key $http_sec_websocket_key", DirectiveVerdict::Approximate),
+    ] {
+        let text = server(&format!("location / {{ proxy_set_header {field}; proxy_pass http://app; }}"));
+        let (converted, config) = converted(&text);
+        assert_eq!(of(&converted, "proxy_set_header").verdict, expected, "{field}");
+        assert_eq!(config.pools.len(), 1, "{}", converted.body);
+        assert!(!converted.body.contains("501"), "{}", converted.body);
+    }
+}
+
 #[test]
 fn upstreams_are_pools() {
     let (_, config) = converted(
