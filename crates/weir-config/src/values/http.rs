@@ -125,7 +125,7 @@ const SINGLE: [&str; 6] = [
     "x-real-ip",
 ];
 
-/// Whether rules never change a field, given in lower case: its value follows from the connection or the body.
+/// Whether rules never change a field, given in lower case: it describes the connection or the body.
 pub fn is_framing_field(name: &str) -> bool {
     FRAMING.contains(&name)
 }
