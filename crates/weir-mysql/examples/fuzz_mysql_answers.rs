@@ -9,7 +9,7 @@ mod fuzzing;
 
 use std::process::ExitCode;
 
-use weir_mysql::answer::{AnswerEvent, AnswerReader};
+use weir_mysql::answer::{AnswerEvent, AnswerReader, WholeAnswer};
 use weir_mysql::capability::Capabilities;
 use weir_mysql::command::ClientCommand;
 use weir_mysql::outcome::SessionChanges;
@@ -54,6 +54,13 @@ fn main() -> ExitCode {
         let split = read(bytes, reader, || 1 + draws.below(7))?;
         if whole != split {
             return Err(format!("{}: whole gives {whole:?}, split gives {split:?}", command.name()));
+        }
+        let at_once = WholeAnswer::read(command, 0, capabilities, bytes);
+        if at_once.is_some() && !matches!(&whole[..], [(count, _)] if *count == bytes.len()) {
+            return Err(format!(
+                "{}: {at_once:?} is read at once, and {whole:?} piece by piece",
+                command.name()
+            ));
         }
         Ok(1 + whole.len().min(9) as u64 + 10 * u64::from(command.byte()))
     })

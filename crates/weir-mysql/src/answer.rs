@@ -1,11 +1,11 @@
 //! Reads a server's answer from the bytes of a connection: which bytes may be forwarded, and where the answer
 //! ends.
 
-use crate::capability::Capabilities;
-use crate::command::ClientCommand;
-use crate::outcome::ERR;
+use crate::capability::{Capabilities, StatusFlags};
+use crate::command::{AnswerShape, ClientCommand};
+use crate::outcome::{EOF, ERR, OK, OkPacket};
 use crate::packet::{HEADER_BYTES, PacketEvent, PacketHead, PacketHeader, PacketReader};
-use crate::response::{AnswerPart, ResponseFraming};
+use crate::response::{AnswerPart, LOCAL_INFILE, ResponseFraming, definition};
 use crate::wire_error::WireError;
 
 /// Reads the answer to one command. It buffers nothing: it asks the caller to keep only those packets in one
@@ -43,6 +43,76 @@ pub enum AnswerEvent<'a> {
     },
     /// A packet other than a column or row in the middle of a result.
     Part(AnswerPart<'a>),
+}
+
+/// An answer of one result without an error, whole in one piece: most answers are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WholeAnswer<'a> {
+    /// Its last packet.
+    pub ok: OkPacket<'a>,
+    /// Whether it has a result set, even an empty one.
+    pub has_rows: bool,
+}
+
+impl<'a> WholeAnswer<'a> {
+    /// The answer to `command`, whose last packet had the sequence id `sent`, if `input` is nothing else.
+    /// `None` if [`AnswerReader`] must read it: there is more to it, or less, or the protocol is broken, or
+    /// the connection lacks [`Capabilities::DEPRECATE_EOF`]. O(packets), without allocation.
+    pub fn read(
+        command: ClientCommand,
+        sent: u8,
+        capabilities: Capabilities,
+        input: &'a [u8],
+    ) -> Option<WholeAnswer<'a>> {
+        let is_binary = match command.answer() {
+            _ if !capabilities.has(Capabilities::DEPRECATE_EOF) => return None,
+            AnswerShape::TextResults => false,
+            AnswerShape::BinaryResults => true,
+            _ => return None,
+        };
+        let mut sequence = sent.wrapping_add(1);
+        let (first, mut rest) = whole_packet(input, sequence)?;
+        let mut columns_left = match *first {
+            [OK, ..] if rest.is_empty() => return WholeAnswer::ended(first, capabilities, false),
+            [count] if count > OK && count < LOCAL_INFILE => count,
+            _ => return None,
+        };
+        loop {
+            sequence = sequence.wrapping_add(1);
+            let (payload, behind) = whole_packet(rest, sequence)?;
+            rest = behind;
+            match *payload.first()? {
+                first if columns_left > 0 => {
+                    definition(first).ok()?;
+                    columns_left -= 1;
+                }
+                EOF if rest.is_empty() => return WholeAnswer::ended(payload, capabilities, true),
+                EOF | ERR => return None,
+                first if is_binary && first != OK => return None,
+                _ => {}
+            }
+        }
+    }
+
+    #[inline]
+    fn ended(payload: &'a [u8], capabilities: Capabilities, has_rows: bool) -> Option<WholeAnswer<'a>> {
+        let ok = OkPacket::parse(payload, capabilities).ok()?;
+        let is_last = !ok.status.has(StatusFlags::MORE_RESULTS_EXISTS);
+        let has_cursor = ok.status.has(StatusFlags::CURSOR_EXISTS);
+        (is_last && !has_cursor).then_some(WholeAnswer { ok, has_rows })
+    }
+}
+
+/// The payload of the first packet, and what is behind it; `None` unless the packet is whole, is not
+/// continued in the next one, and has this sequence id.
+#[inline]
+fn whole_packet(input: &[u8], sequence: u8) -> Option<(&[u8], &[u8])> {
+    let (header, behind) = input.split_first_chunk()?;
+    let header = PacketHeader::parse(*header);
+    if header.sequence != sequence || header.goes_on() {
+        return None;
+    }
+    behind.split_at_checked(header.payload_bytes as usize)
 }
 
 impl AnswerReader {

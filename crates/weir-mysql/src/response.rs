@@ -402,7 +402,7 @@ impl<'a> AnswerEnd<'a> {
 }
 
 /// Whether a packet can be a column definition: its first byte is then the length of the catalog name.
-fn definition(first: u8) -> Result<(), WireError> {
+pub(crate) fn definition(first: u8) -> Result<(), WireError> {
     if (1..=0xFA).contains(&first) { Ok(()) } else { Err(WireError::UnexpectedPacket) }
 }
 

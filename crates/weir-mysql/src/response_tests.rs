@@ -1,6 +1,6 @@
 //! Answers of servers, byte by byte, through the reader that a session uses.
 
-use crate::answer::{AnswerEvent, AnswerReader};
+use crate::answer::{AnswerEvent, AnswerReader, WholeAnswer};
 use crate::capability::{Capabilities, StatusFlags};
 use crate::command::ClientCommand;
 use crate::outcome::SessionChanges;
@@ -96,6 +96,10 @@ fn all(
 ) -> Result<Vec<String>, WireError> {
     let bytes = answer(payloads);
     let whole = told(&bytes, bytes.len(), reader(command, capabilities));
+    if let Some(known) = WholeAnswer::read(command, 0, capabilities, &bytes) {
+        let end = named(&AnswerPart::Over(AnswerEnd::Ok(known.ok)));
+        assert_eq!(whole, Ok(vec![(bytes.len(), end)]), "both readers agree");
+    }
     for slice_bytes in 1..bytes.len() {
         assert_eq!(
             told(&bytes, slice_bytes, reader(command, capabilities)),
@@ -119,6 +123,49 @@ fn expect(command: ClientCommand, capabilities: Capabilities, payloads: &[&[u8]]
 fn refused(command: ClientCommand, capabilities: Capabilities, payloads: &[&[u8]], why: WireError) {
     let bytes = answer(payloads);
     assert_eq!(told(&bytes, bytes.len(), reader(command, capabilities)), Err(why));
+}
+
+#[test]
+fn an_answer_of_one_result_is_read_at_once() {
+    let rows: &[&[u8]] = &[b"\x02", COLUMN, COLUMN, b"\x011\x012", b"\xfb\x00", OK_AT_END];
+    let binary: &[&[u8]] = &[b"\x01", COLUMN, b"\0\0\x01\0\0\0", OK_AT_END];
+    for (command, payloads, has_rows) in [
+        (ClientCommand::Query, rows, true),
+        (ClientCommand::Query, &[OK], false),
+        (ClientCommand::StmtExecute, binary, true),
+    ] {
+        let bytes = answer(payloads);
+        let whole = WholeAnswer::read(command, 0, NEW, &bytes).expect("it is whole");
+        assert_eq!((whole.has_rows, whole.ok.status), (has_rows, StatusFlags::AUTOCOMMIT));
+        let left = |count: usize| WholeAnswer::read(command, 0, NEW, &bytes[..count]);
+        assert!((0..bytes.len()).all(|count| left(count).is_none()), "some of it is not all of it");
+        let two = [&bytes[..], &bytes].concat();
+        assert_eq!(WholeAnswer::read(command, 0, NEW, &two), None, "two answers are not one");
+        assert_eq!(WholeAnswer::read(command, 1, NEW, &bytes), None, "the ids are those of another command");
+        assert_eq!(WholeAnswer::read(command, 0, old(), &bytes), None);
+    }
+}
+
+#[test]
+fn no_other_answer_is_read_at_once() {
+    let others: [(ClientCommand, &[&[u8]]); 8] = [
+        (ClientCommand::Query, &[ERROR]),
+        (ClientCommand::Query, &[b"\x01", COLUMN, ERROR]),
+        (ClientCommand::Query, &[b"\x01", COLUMN, b"\x011", ERROR]),
+        (ClientCommand::Query, &[OK_MORE]),
+        (ClientCommand::Query, &[b"\x01", COLUMN, OK_AT_END_MORE]),
+        (ClientCommand::Query, &[b"\xfbfile"]),
+        (ClientCommand::StmtExecute, &[b"\x01", COLUMN, OK_CURSOR]),
+        (ClientCommand::StmtExecute, &[b"\x01", COLUMN, b"\x011", OK_AT_END]),
+    ];
+    for (command, payloads) in others {
+        assert_eq!(WholeAnswer::read(command, 0, NEW, &answer(payloads)), None, "{payloads:?}");
+    }
+    for command in ClientCommand::ALL {
+        let is_read = WholeAnswer::read(*command, 0, NEW, &answer(&[OK])).is_some();
+        let runs_text = matches!(command, ClientCommand::Query | ClientCommand::StmtExecute);
+        assert_eq!(is_read, runs_text, "{}", command.name());
+    }
 }
 
 #[test]

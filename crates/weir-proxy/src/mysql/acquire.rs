@@ -23,7 +23,7 @@ use super::server::{IdleServers, ServerConnection};
 use super::session::{LeftAt, Session};
 use super::unfit::Unfit;
 use crate::backends::{Chosen, ProxyHeader, WorkerPool, elapsed};
-use crate::reach::{Attempt, Got, Park, Reach, RetryVerdict, Unavailable, Wish};
+use crate::reach::{Attempt, Got, Park, Reach, RetryVerdict, Unavailable, Wish, choose_first};
 use crate::worker::Worker;
 
 /// The server that a session uses, and the connection to it.
@@ -103,7 +103,7 @@ pub enum Whose {
 }
 
 /// An attachment that was begun but needs a wait.
-struct Begun {
+pub struct Begun {
     reach: Reach,
     /// The server that was chosen first, if any.
     chosen: Option<Chosen>,
@@ -118,6 +118,18 @@ impl Begun {
         let reach = Reach::begin(pool, wish(pool, role), now).elsewhere(except);
         Begun { reach, chosen: None, found: None }
     }
+
+    /// [`choose_first`] has chosen a server, or none.
+    #[cold]
+    fn behind_first(
+        pool: &WorkerPool,
+        role: WantedRole,
+        chosen: Option<Chosen>,
+        found: Option<Box<ServerConnection>>,
+    ) -> Box<Begun> {
+        let reach = Reach::behind_first(pool, wish(pool, role), chosen.as_ref());
+        Box::new(Begun { reach, chosen, found })
+    }
 }
 
 impl Session {
@@ -126,7 +138,7 @@ impl Session {
     /// # Errors
     /// The error for the client. Nothing of the statement was sent.
     pub async fn attach(&mut self, role: WantedRole, whose: Whose, but: Option<&str>) -> Result<(), Refusal> {
-        let mut begun = None;
+        let mut begun = self.unfinished.attach.take();
         self.killable.begin_wait();
         if role == WantedRole::Read && self.has_untold_writes {
             Box::pin(self.learn_writes()).await;
@@ -134,7 +146,7 @@ impl Session {
         // If they could not be learnt, read from the primary, which has all writes.
         let is_known = !self.has_untold_writes || self.pool().is_none_or(|pool| !pool.shared.has_primary());
         let role = if is_known { role } else { WantedRole::Primary };
-        if whose == Whose::Shared && but.is_none() {
+        if whose == Whose::Shared && but.is_none() && begun.is_none() {
             match self.attach_at_once(role) {
                 Ok(()) => return Ok(()),
                 Err(unfinished) => begun = unfinished,
@@ -188,14 +200,14 @@ impl Session {
 
     /// Attaches the session if that needs no wait: a server is available now, and an idle connection to it is
     /// already in the session's state, as for most statements. Err has what was begun, to continue with.
-    fn attach_at_once(&mut self, role: WantedRole) -> Result<(), Option<Box<Begun>>> {
+    pub fn attach_at_once(&mut self, role: WantedRole) -> Result<(), Option<Box<Begun>>> {
         let pool = self.pool().ok_or(None)?;
         if pool.shared.queue.depth_of(Some(role)) > 0 {
             return Err(None);
         }
-        let mut reach = Reach::begin(&pool, wish(&pool, role), self.now);
-        let Ok(chosen) = reach.choose_now(&self.worker, &pool, self.now) else {
-            return Err(Some(Box::new(Begun { reach, chosen: None, found: None })));
+        let in_role = Wish { role: Some(role), ..Wish::default() };
+        let Ok(chosen) = choose_first(&self.worker, &pool, in_role, self.now) else {
+            return Err(Some(Begun::behind_first(&pool, role, None, None)));
         };
         self.suit_state_to(&chosen);
         let backend = chosen.backend();
@@ -217,7 +229,7 @@ impl Session {
                 self.take_attached(attached);
                 Ok(())
             }
-            found => Err(Some(Box::new(Begun { reach, chosen: Some(chosen), found }))),
+            found => Err(Some(Begun::behind_first(&pool, role, Some(chosen), found))),
         }
     }
 

@@ -18,6 +18,7 @@ use weir_state::hidden;
 use weir_stats::table::End;
 
 use super::acquire::Whose;
+use super::at_once::Statement;
 use super::confirm::Confirming;
 use super::failure::{self, Refusal};
 use super::fitting::CollationTold;
@@ -43,6 +44,33 @@ pub enum BehindLoss {
 }
 
 impl Session {
+    /// Serves a COM_QUERY that is whole, if no transaction was lost. Most commands are such.
+    ///
+    /// # Errors
+    /// How the session ends.
+    pub async fn query(&mut self, incoming: Incoming) -> Result<(), End> {
+        let verdict = self.judge_query(&incoming);
+        if self.is_common(&incoming, &verdict) {
+            let statement =
+                Statement { incoming, command: ClientCommand::Query, verdict: &verdict, executes: None };
+            if let Some(done) = self.run_at_once(&statement, None).await {
+                return done;
+            }
+        }
+        self.run_query(incoming, verdict).await
+    }
+
+    /// Runs the text of a COM_QUERY.
+    async fn run_query(&mut self, incoming: Incoming, verdict: StatementVerdict) -> Result<(), End> {
+        let command = ClientCommand::Query;
+        let running =
+            Running { incoming, command, verdict, prepares: None, executes: None, asks_cursor: false };
+        match verdict.kill.filter(|_| incoming.is_whole) {
+            Some(target) => Box::pin(self.run_kill(running, target.id)).await,
+            None => self.run_statement(running).await,
+        }
+    }
+
     /// Serves one command.
     ///
     /// # Errors
@@ -78,18 +106,7 @@ impl Session {
             ClientCommand::Quit => Err(End::Done),
             ClientCommand::Query => {
                 let verdict = self.judge_query(&incoming);
-                let running = Running {
-                    incoming,
-                    command,
-                    verdict,
-                    prepares: None,
-                    executes: None,
-                    asks_cursor: false,
-                };
-                match verdict.kill.filter(|_| incoming.is_whole) {
-                    Some(target) => Box::pin(self.run_kill(running, target.id)).await,
-                    None => self.run_statement(running).await,
-                }
+                self.run_query(incoming, verdict).await
             }
             ClientCommand::StmtPrepare => Box::pin(self.prepare(incoming)).await,
             ClientCommand::StmtExecute => self.execute(incoming).await,

@@ -205,8 +205,10 @@ pub struct Answering<'a> {
     shift: SequenceShift,
     /// Whether the definitions have ended and the client has yet to get its EOF packet.
     owes_eof: bool,
-    /// Received bytes that were not yet examined.
+    /// Received bytes of packets that are not whole, or that were not yet examined.
     held: Option<Buffer>,
+    /// Whether no byte of `held` was examined.
+    is_unread: bool,
     /// How many receives in a row have filled a buffer.
     full: u32,
 }
@@ -220,18 +222,19 @@ pub enum Answered {
 }
 
 impl<'a> Answering<'a> {
-    /// For an answer of which nothing has been received yet.
-    pub fn new(forwarding: Forwarding<'a>, reader: AnswerReader) -> Answering<'a> {
+    /// For an answer of which nothing but `held` has been received yet.
+    pub fn new(forwarding: Forwarding<'a>, reader: AnswerReader, held: Option<Buffer>) -> Answering<'a> {
         Answering {
             reader: reader.telling_definitions(forwarding.waits_for_eof()),
             forwarding,
             outcome: Outcome::default(),
             forwarded: 0,
-            received: 0,
+            received: held.as_ref().map_or(0, |held| held.filled().len() as u64),
             declined: None,
             shift: SequenceShift::default(),
             owes_eof: false,
-            held: None,
+            is_unread: held.is_some(),
+            held,
             full: 0,
         }
     }
@@ -248,7 +251,7 @@ impl<'a> Answering<'a> {
         server: &mut ServerConnection,
     ) -> Result<Answered, ExchangeError> {
         // Whether all held bytes were examined, so that more must be received.
-        let mut is_starved = true;
+        let mut is_starved = !std::mem::take(&mut self.is_unread);
         loop {
             let mut buffer = match self.held.take() {
                 Some(held) if !is_starved => held,

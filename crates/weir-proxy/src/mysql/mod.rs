@@ -20,6 +20,7 @@ use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
 mod account;
 mod acquire;
+mod at_once;
 mod attach;
 mod away;
 mod broken_off;

@@ -12,6 +12,7 @@ use weir_mysql::{
 use weir_stats::table::End;
 
 use super::acquire::Attached;
+use super::at_once::{Execution, Statement};
 use super::attach::ServerError;
 use super::failure::{self, Refusal};
 use super::own;
@@ -136,9 +137,30 @@ impl Session {
             executes: Some(id),
             asks_cursor: parts.flags & ANY_CURSOR != 0,
         };
+        if !running.asks_cursor && !is_reframed && self.is_common(&incoming, &running.verdict) {
+            let rest = self.received().get(replaced..incoming.packet_bytes()).unwrap_or_default();
+            let mut whole = [&front[..], rest].concat();
+            let execution = Execution { text: &text, command: &mut whole };
+            let statement = Statement {
+                incoming,
+                command: running.command,
+                verdict: &running.verdict,
+                executes: running.executes,
+            };
+            if let Some(done) = self.run_at_once(&statement, Some(execution)).await {
+                return done;
+            }
+        }
         let mut losses = Losses::default();
+        if self.unfinished.sent.is_some()
+            && let Attempted::Answered(_) = self.attempt(&running, Beginning::default(), &mut losses).await?
+        {
+            return Ok(());
+        }
         loop {
-            if let Err(refusal) = self.attach_for(&running.verdict, losses.last()).await {
+            if !std::mem::take(&mut self.unfinished.is_attached)
+                && let Err(refusal) = self.attach_for(&running.verdict, losses.last()).await
+            {
                 return self.refuse_execution(&incoming, id, refusal).await;
             }
             let on_server = match self.prepared_on_attached(&text).await {

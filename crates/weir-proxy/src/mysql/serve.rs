@@ -17,6 +17,7 @@ use weir_mysql::capability::{Capabilities, StatusFlags};
 use weir_mysql::{LeftBehind, ReadsBack, SessionFacts};
 use weir_stats::table::End;
 
+use super::at_once::Unfinished;
 use super::compress::{self, Algorithm};
 use super::confirm::Confirming;
 use super::is_relayed;
@@ -138,6 +139,7 @@ async fn open(
         buffer: first,
         deadline,
         now: clock::now(),
+        is_now_fresh: false,
         killable,
         candidate,
         kind,
@@ -147,6 +149,7 @@ async fn open(
         state: Rc::default(),
         longest_idle: None,
         attached: None,
+        unfinished: Unfinished::default(),
         pins: LeftBehind::NONE,
         held: ReadsBack::NONE,
         left_at: None,

@@ -210,10 +210,14 @@ impl IdleServers {
                 if now.saturating_sub(candidate.since) >= longest {
                     break;
                 }
-                if candidate.server.kind != *kind || !state.is_reachable_from(&candidate.server.state) {
+                if candidate.server.kind != *kind {
                     continue;
                 }
-                let rank = rank(state, &candidate.server.state);
+                let rank = match Rc::ptr_eq(state, &candidate.server.state) {
+                    true => 0,
+                    false if !state.is_reachable_from(&candidate.server.state) => continue,
+                    false => rank(state, &candidate.server.state),
+                };
                 if rank < best_rank {
                     (best, best_rank) = (Some(index), rank);
                 }
@@ -325,7 +329,7 @@ impl IdleServers {
 /// How far a connection's state is from the wanted one; 0 means that they are equal.
 #[inline]
 fn rank(wanted: &Rc<TrackedState>, found: &Rc<TrackedState>) -> u8 {
-    if Rc::ptr_eq(wanted, found) || wanted == found {
+    if wanted == found {
         0
     } else if wanted.schema() == found.schema() && wanted.roles() == found.roles() {
         1

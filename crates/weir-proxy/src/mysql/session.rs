@@ -24,6 +24,7 @@ use weir_mysql::{LeftBehind, OpenTransaction, ReadsBack, SessionFacts, SplitAcce
 use weir_stats::table::End;
 
 use super::acquire::Attached;
+use super::at_once::Unfinished;
 use super::attach::ServerError;
 use super::compress;
 use super::failure::Refusal;
@@ -49,6 +50,8 @@ pub const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
 /// The largest packet of a command that is buffered whole (bytes). Such a command is fully classified and can
 /// be sent again. A larger one is forwarded as it arrives, and is treated as if it could do anything.
 const KEPT_BYTES: usize = 1 << 20;
+/// The command byte of COM_QUERY.
+const QUERY: u8 = ClientCommand::Query.byte();
 /// The command byte of COM_STMT_EXECUTE.
 const EXECUTE: u8 = ClientCommand::StmtExecute.byte();
 /// How much of a larger COM_STMT_EXECUTE is read before it is forwarded (bytes): room for the NULL bitmap and
@@ -75,6 +78,8 @@ pub struct Session {
     pub deadline: Deadline,
     /// The time after the session's last wait; work that needs no wait uses it instead of the clock.
     pub now: Duration,
+    /// Whether no time has passed since `now`, except for what takes no wait.
+    pub is_now_fresh: bool,
     /// The entry by which KILL finds the session.
     pub killable: Killable,
     /// The client's login: its account and what was negotiated with it.
@@ -91,6 +96,8 @@ pub struct Session {
     /// The longest time between two statements, if the session itself has set it (`wait_timeout`).
     pub longest_idle: Option<Duration>,
     pub attached: Option<Attached>,
+    /// What the current statement has reached at once, for the general way to continue from.
+    pub unfinished: Unfinished,
     /// Why the session must keep its connection until it is reset.
     pub pins: LeftBehind,
     /// What the previous statement left that the next one may ask about.
@@ -160,7 +167,11 @@ impl Session {
                 Ok(incoming) => incoming,
                 Err(end) => return self.tell_what_broke(end).await,
             };
-            if let Err(end) = self.serve(incoming).await {
+            let served = match incoming.command {
+                Some(QUERY) if incoming.is_whole && !self.has_lost_transaction => self.query(incoming).await,
+                _ => self.serve(incoming).await,
+            };
+            if let Err(end) = served {
                 return self.tell_what_broke(end).await;
             }
         }
@@ -216,7 +227,7 @@ impl Session {
                 let enough = if incoming.command == Some(EXECUTE) { EXECUTE_FRONT_BYTES } else { LARGE };
                 let is_too_long = incoming.packet_bytes() > KEPT_BYTES && self.received().len() >= enough;
                 if incoming.is_whole || is_too_long {
-                    self.now = clock::now();
+                    (self.now, self.is_now_fresh) = (clock::now(), false);
                     self.deadline.set_idle(None);
                     return Ok(incoming);
                 }
@@ -267,7 +278,7 @@ impl Session {
     /// possible question of the next statement. A session without a connection may be shed.
     async fn wait_for_client(&mut self) -> Result<(), End> {
         loop {
-            let now = clock::now();
+            let now = if std::mem::take(&mut self.is_now_fresh) { self.now } else { clock::now() };
             self.now = now;
             let is_between = self.buffer.is_none();
             let idle = match is_between {

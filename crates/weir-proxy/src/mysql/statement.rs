@@ -90,7 +90,9 @@ impl Session {
     pub async fn run_statement(&mut self, running: Running<'_>) -> Result<(), End> {
         let mut losses = Losses::default();
         loop {
-            if let Err(refusal) = self.attach_for(&running.verdict, losses.last()).await {
+            if !std::mem::take(&mut self.unfinished.is_attached)
+                && let Err(refusal) = self.attach_for(&running.verdict, losses.last()).await
+            {
                 return self.refuse_command(&running.incoming, refusal).await;
             }
             if let Attempted::Answered(_) = self.attempt(&running, Beginning::default(), &mut losses).await? {
@@ -191,6 +193,7 @@ impl Session {
         let here = self.received().len().min(incoming.packet_bytes()) as u64;
         let listener = self.slot.current();
         let told_status = self.told_status;
+        let unfinished = std::mem::take(&mut self.unfinished);
         let Session { worker, slot, stream, buffer, deadline, attached, candidate, now, .. } = &mut *self;
         let Some(Attached { chosen, server, .. }) = attached else { return Err(End::Internal) };
         tracing::trace!(
@@ -203,7 +206,10 @@ impl Session {
         cells.requests[0].increment();
         server.is_at_rest = false;
         let mut source = Source::new(&mut *stream, slot, &mut *buffer, &worker.buffers, deadline);
-        let sent = source.send_command(server, incoming, beginning, begun).await;
+        let sent = match unfinished.sent {
+            None => source.send_command(server, incoming, beginning, begun).await,
+            Some(sent) => sent.map(|()| incoming.header.sequence),
+        };
         let mut from_client = source.received;
         let forwarding = Forwarding {
             buffers: &worker.buffers,
@@ -222,7 +228,7 @@ impl Session {
         };
         let sequence = sent.as_ref().copied().unwrap_or_default();
         let reader = AnswerReader::new(*command, sequence, server.capabilities, DEFAULT_HEAD_BYTES);
-        let mut answering = Answering::new(forwarding, reader.ok_or(End::Internal)?);
+        let mut answering = Answering::new(forwarding, reader.ok_or(End::Internal)?, unfinished.answer);
         let mut is_done_with = !incoming.is_whole;
         let answered = match sent {
             Err(error) => Err(error),

@@ -147,6 +147,15 @@ impl Reach {
         }
     }
 
+    /// Goes on with a call whose first choice was `chosen`, or nothing, by [`choose_first`].
+    pub fn behind_first(pool: &WorkerPool, wish: Wish, chosen: Option<&Chosen>) -> Reach {
+        let mut reach = Reach::begin_paying(pool, wish, Duration::ZERO, false);
+        if let Some(chosen) = chosen {
+            reach.note(pool, chosen);
+        }
+        reach
+    }
+
     /// Avoids the backend at `index`, which the flow comes from, as long as there are others.
     pub fn elsewhere(mut self, index: Option<usize>) -> Reach {
         self.tried.extend(index);
@@ -389,6 +398,21 @@ fn pool_now(worker: &Worker, asked: &Rc<WorkerPool>) -> Option<Rc<WorkerPool>> {
     let config = &asked.shared.config;
     let newer = worker.pool(&config.name)?;
     (!Rc::ptr_eq(&newer, asked) && newer.shared.config.protocol == config.protocol).then_some(newer)
+}
+
+/// Begins a call and makes its first choice without waiting, for callers that rarely need another one: then
+/// [`Reach::behind_first`] goes on.
+#[inline]
+pub fn choose_first(
+    worker: &Worker,
+    pool: &Rc<WorkerPool>,
+    wish: Wish,
+    now: Duration,
+) -> Result<Chosen, NoPick> {
+    if pool.shared.config.retry.attempts > 0 {
+        pool.shared.balance.retry_budget().deposit(now);
+    }
+    pick(worker, pool, wish, &[], now)
 }
 
 /// One draw of the pool's algorithm.
