@@ -71,7 +71,7 @@ impl Session {
         }
     }
 
-    /// Serves one command.
+    /// Serves one command, other than COM_STMT_EXECUTE ([`Self::execute`]).
     ///
     /// # Errors
     /// How the session ends.
@@ -109,7 +109,6 @@ impl Session {
                 self.run_query(incoming, verdict).await
             }
             ClientCommand::StmtPrepare => Box::pin(self.prepare(incoming)).await,
-            ClientCommand::StmtExecute => self.execute(incoming).await,
             ClientCommand::StmtSendLongData => Box::pin(self.send_long_data(incoming)).await,
             ClientCommand::StmtClose => self.close_statement(incoming).await,
             ClientCommand::StmtReset | ClientCommand::StmtFetch => {
@@ -400,11 +399,5 @@ impl Session {
 
 /// Whether a command may be longer than what is buffered of it.
 fn may_be_long(command: ClientCommand) -> bool {
-    matches!(
-        command,
-        ClientCommand::Query
-            | ClientCommand::StmtPrepare
-            | ClientCommand::StmtExecute
-            | ClientCommand::StmtSendLongData
-    )
+    matches!(command, ClientCommand::Query | ClientCommand::StmtPrepare | ClientCommand::StmtSendLongData)
 }

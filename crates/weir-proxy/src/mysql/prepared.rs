@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use foldhash::fast::FixedState;
 use weir_mysql::state::TrackedState;
 use weir_mysql::{SessionFacts, StatementVerdict};
 
@@ -138,7 +139,8 @@ impl Bound {
 /// The statements of one session by the client's ids.
 #[derive(Default)]
 pub struct ClientStatements {
-    by_id: HashMap<u32, ClientStatement>,
+    /// By ids that are given here, so that no client can choose many with the same hash.
+    by_id: HashMap<u32, ClientStatement, FixedState>,
     last: u32,
     /// The number of statements with something bound.
     bound: u32,
@@ -231,7 +233,7 @@ impl ClientStatements {
 /// The statements prepared on one server connection.
 #[derive(Default)]
 pub struct ServerStatements {
-    by_hash: HashMap<u64, ServerStatement>,
+    by_hash: HashMap<u64, ServerStatement, FixedState>,
     uses: u64,
     /// The number of statements prepared at the server, over all connections to it.
     at_server: Arc<AtomicU32>,

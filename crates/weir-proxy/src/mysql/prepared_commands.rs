@@ -138,9 +138,11 @@ impl Session {
             asks_cursor: parts.flags & ANY_CURSOR != 0,
         };
         if !running.asks_cursor && !is_reframed && self.is_common(&incoming, &running.verdict) {
-            let rest = self.received().get(replaced..incoming.packet_bytes()).unwrap_or_default();
-            let mut whole = [&front[..], rest].concat();
-            let execution = Execution { text: &text, command: &mut whole };
+            let front_bytes = front.len();
+            front.extend_from_slice(
+                self.received().get(replaced..incoming.packet_bytes()).unwrap_or_default(),
+            );
+            let execution = Execution { text: &text, command: &mut front };
             let statement = Statement {
                 incoming,
                 command: running.command,
@@ -150,6 +152,7 @@ impl Session {
             if let Some(done) = self.run_at_once(&statement, Some(execution)).await {
                 return done;
             }
+            front.truncate(front_bytes);
         }
         let mut losses = Losses::default();
         if self.unfinished.sent.is_some()
@@ -338,6 +341,9 @@ impl Session {
     }
 }
 
+/// The length (bytes) that few executions exceed, with the types of their values.
+const USUAL_EXECUTION_BYTES: usize = 128;
+
 /// The bytes that replace the beginning of an execution.
 struct Front {
     bytes: Vec<u8>,
@@ -356,7 +362,7 @@ fn front_of(
     parts: &ExecuteParts,
     statement: &mut ClientStatement,
 ) -> Option<Front> {
-    let mut front = Vec::with_capacity(64);
+    let mut front = Vec::with_capacity(USUAL_EXECUTION_BYTES);
     match parts.types_follow {
         Some((flag_at, false)) if !statement.types.is_empty() => {
             front.extend_from_slice(received.get(..HEADER_BYTES + flag_at).unwrap_or_default());

@@ -169,6 +169,7 @@ impl Session {
             };
             let served = match incoming.command {
                 Some(QUERY) if incoming.is_whole && !self.has_lost_transaction => self.query(incoming).await,
+                Some(EXECUTE) => self.execute(incoming).await,
                 _ => self.serve(incoming).await,
             };
             if let Err(end) = served {
