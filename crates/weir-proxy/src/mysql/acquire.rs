@@ -211,9 +211,9 @@ impl Session {
         };
         self.suit_state_to(&chosen);
         let backend = chosen.backend();
-        let may_be_behind = role == WantedRole::Read && self.written.gtids.is_some();
         let longest = pool.shared.config.keep_alive.idle;
         let idle = backend.kept::<IdleServers>();
+        let may_be_behind = role == WantedRole::Read && !self.is_caught_up(&idle, &chosen);
         let found = idle.take(backend, &self.kind, &self.state, self.now, longest);
         match found {
             Some(server)

@@ -91,6 +91,16 @@ impl Session {
         }
     }
 
+    /// Whether reads at the server need no wait: it is known to have executed the session's writes, or the
+    /// pool does not promise that reads see them.
+    pub fn is_caught_up(&self, idle: &IdleServers, chosen: &Chosen) -> bool {
+        let Some(written) = &self.written.gtids else { return true };
+        let waits = chosen.pool.shared.config.mysql.as_ref().is_some_and(|mysql| mysql.read_your_writes);
+        let backend = chosen.backend();
+        let is_doubted = self.written.doubted.contains(&backend.shared.balance.id());
+        !waits || (!is_doubted && idle.has_executed(backend, written))
+    }
+
     /// Waits until the server has executed the session's writes, unless it is known to have.
     pub async fn catch_up(
         &mut self,
@@ -98,14 +108,13 @@ impl Session {
         idle: &IdleServers,
         chosen: &Chosen,
     ) -> Result<(), Unfit> {
+        if self.is_caught_up(idle, chosen) {
+            return Ok(());
+        }
         let Some(written) = &self.written.gtids else { return Ok(()) };
-        let waits = chosen.pool.shared.config.mysql.as_ref().is_some_and(|mysql| mysql.read_your_writes);
         let backend = chosen.backend();
         let id = backend.shared.balance.id();
         let is_doubted = self.written.doubted.contains(&id);
-        if !waits || (!is_doubted && idle.has_executed(backend, written)) {
-            return Ok(());
-        }
         // Read before the query: a reset that is noticed meanwhile may be later than the answer.
         let resets = backend.shared.gtid_resets.load(Ordering::Acquire);
         let listener = self.slot.current();
