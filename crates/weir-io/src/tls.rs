@@ -336,14 +336,14 @@ impl Tls {
             return Err(io::ErrorKind::NotConnected.into());
         }
         loop {
-            let mut outgoing = match self.outgoing.take() {
-                Some(outgoing) => outgoing,
-                None => self.borrow(LARGE)?,
-            };
-            let (discard, result) = self.turn(wish, &mut outgoing);
-            if !outgoing.is_empty() {
-                self.outgoing = Some(outgoing);
+            let mut outgoing = self.outgoing.take();
+            // Behind the handshake, what was received rarely wants an answer.
+            let writes = self.shaking.is_some() || !matches!(wish, Wish::Nothing);
+            if writes && outgoing.is_none() {
+                outgoing = Some(self.borrow(LARGE)?);
             }
+            let (discard, result) = self.turn(wish, &mut outgoing);
+            self.outgoing = outgoing.filter(|outgoing| !outgoing.is_empty());
             self.consume(discard);
             if matches!(result, Ok(Some(Processed::NeedsBytes))) && self.shaking.is_some() {
                 let incoming = self.incoming.as_ref().map_or(&[][..], Buffer::filled);
@@ -375,10 +375,14 @@ impl Tls {
     }
 
     /// Lets rustls process one state. Returns how many bytes of `incoming` it used, and the outcome; `None`
-    /// means go on.
-    fn turn(&mut self, wish: Wish<'_>, outgoing: &mut Buffer) -> (usize, io::Result<Option<Processed>>) {
-        let before = outgoing.filled().len();
-        let mut turn = Turn { content: &mut self.content, outgoing, wish };
+    /// means go on. `outgoing` is borrowed if it is needed and not there.
+    fn turn(
+        &mut self,
+        wish: Wish<'_>,
+        outgoing: &mut Option<Buffer>,
+    ) -> (usize, io::Result<Option<Processed>>) {
+        let before = outgoing.as_ref().map_or(0, |outgoing| outgoing.filled().len());
+        let mut turn = Turn { content: &mut self.content, outgoing, buffers: &self.buffers, wish };
         let incoming = self.incoming.as_mut().map_or(&mut [][..], Buffer::filled_mut);
         let came_to = match &mut self.side {
             Side::Server(connection) if self.shaking.is_some() => {
@@ -391,8 +395,11 @@ impl Tls {
             Side::Server(connection) => turn.take(connection.process_tls_records(incoming)),
             Side::Client(connection) => turn.take(connection.process_tls_records(incoming)),
         };
-        let made = outgoing.filled().get(before..).unwrap_or_default();
-        self.encrypts |= last_words::begins_encryption(made, self.state().protocol_version());
+        if !self.encrypts {
+            let made = outgoing.as_ref().and_then(|outgoing| outgoing.filled().get(before..));
+            let version = self.state().protocol_version();
+            self.encrypts = last_words::begins_encryption(made.unwrap_or_default(), version);
+        }
         came_to
     }
 
@@ -459,11 +466,20 @@ impl Tls {
 /// Where one state of rustls's machine puts its output.
 struct Turn<'t> {
     content: &'t mut Vec<u8>,
-    outgoing: &'t mut Buffer,
+    outgoing: &'t mut Option<Buffer>,
+    buffers: &'t Rc<Buffers>,
     wish: Wish<'t>,
 }
 
 impl Turn<'_> {
+    /// Where records are written.
+    fn outgoing(&mut self) -> io::Result<&mut Buffer> {
+        if self.outgoing.is_none() {
+            *self.outgoing = self.buffers.borrow(LARGE);
+        }
+        self.outgoing.as_mut().ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+
     /// Handles one state. Returns how many bytes of input it used, and the outcome; `None` means go on.
     fn take<Data>(
         &mut self,
@@ -482,27 +498,29 @@ impl Turn<'_> {
                 Some(Err(error)) => Err(broken(error)),
                 None => Ok(None),
             },
-            Ok(ConnectionState::EncodeTlsData(mut data)) => match data.encode(self.outgoing.free()) {
-                Ok(count) => {
-                    self.outgoing.fill(count);
-                    Ok(None)
-                }
-                Err(error) => Err(io::Error::other(error)),
-            },
+            Ok(ConnectionState::EncodeTlsData(mut data)) => self.outgoing().and_then(|outgoing| {
+                let count = data.encode(outgoing.free()).map_err(io::Error::other)?;
+                outgoing.fill(count);
+                Ok(None)
+            }),
             // The data is in `outgoing`, which is sent before anything else.
             Ok(ConnectionState::TransmitTlsData(data)) => {
                 data.done();
                 Ok(None)
             }
+            Ok(ConnectionState::WriteTraffic(_)) if matches!(self.wish, Wish::Nothing) => {
+                Ok(Some(Processed::Open))
+            }
             Ok(ConnectionState::WriteTraffic(mut traffic)) => {
-                let written = match self.wish {
-                    Wish::Nothing => Ok(0),
-                    Wish::Encrypt(content) => traffic.encrypt(content, self.outgoing.free()),
-                    Wish::Close => traffic.queue_close_notify(self.outgoing.free()),
-                };
-                written.map_err(io::Error::other).map(|count| {
-                    self.outgoing.fill(count);
-                    Some(Processed::Open)
+                let wish = self.wish;
+                self.outgoing().and_then(|outgoing| {
+                    let written = match wish {
+                        Wish::Nothing => Ok(0),
+                        Wish::Encrypt(content) => traffic.encrypt(content, outgoing.free()),
+                        Wish::Close => traffic.queue_close_notify(outgoing.free()),
+                    };
+                    outgoing.fill(written.map_err(io::Error::other)?);
+                    Ok(Some(Processed::Open))
                 })
             }
             Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Ok(Some(Processed::Ended)),

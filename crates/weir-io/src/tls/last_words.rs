@@ -42,8 +42,9 @@ impl Tls {
 
     fn collect_alert(&mut self, alert: AlertDescription) {
         // It goes behind what is already waiting to be sent.
-        let Ok(mut outgoing) = self.outgoing.take().map_or_else(|| self.borrow(LARGE), Ok) else { return };
+        let mut held = self.outgoing.take().or_else(|| self.borrow(LARGE).ok());
         for _ in 0..ALERT_TURNS {
+            let Some(outgoing) = &held else { return };
             let before = outgoing.filled().len();
             // rustls is shown the records at which it failed again, since it keeps offsets into them. Failing
             // to decrypt them a second time makes it emit an alert, and so does a record of an unknown type,
@@ -52,8 +53,9 @@ impl Tls {
                 self.incoming = self.borrow(SMALL).ok();
                 self.incoming.iter_mut().for_each(|incoming| incoming.append(&NO_RECORD));
             }
-            let (discard, _) = self.turn(Wish::Nothing, &mut outgoing);
+            let (discard, _) = self.turn(Wish::Nothing, &mut held);
             self.consume(discard);
+            let Some(outgoing) = &mut held else { return };
             let made = outgoing.filled().get(before..).unwrap_or_default();
             if is_alert(made) {
                 break;
@@ -63,9 +65,7 @@ impl Tls {
                 break;
             }
         }
-        if !outgoing.is_empty() {
-            self.outgoing = Some(outgoing);
-        }
+        self.outgoing = held.filter(|outgoing| !outgoing.is_empty());
     }
 
     /// After an error: sends the alert, shuts down our direction, and discards what the peer is still
