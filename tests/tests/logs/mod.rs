@@ -1,6 +1,7 @@
 //! What is written about a request, and what a client cannot make it say (threat D11).
 
 mod by_route;
+mod forgotten;
 mod own;
 mod rotation;
 mod several;

@@ -11,9 +11,10 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weir_config::{Syslog, SyslogAddress};
+use weir_io::system::tcp::acknowledged;
 use weir_io::system::unsent_bytes;
 
 use super::target::{Written, wait_writable};
@@ -22,6 +23,9 @@ use super::target::{Written, wait_writable};
 const JOURNAL: &str = "/run/systemd/journal/socket";
 /// Time limit for connecting.
 const CONNECT: Duration = Duration::from_secs(1);
+/// How long a daemon's host may acknowledge nothing. TCP itself goes on for a quarter of an hour, although a
+/// new connection may find its way: a firewall has forgotten this one, or another host has the address.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 /// Somewhat less than the largest UDP datagram, bytes: a line that was too long is cut to at most this.
 const LARGEST_DATAGRAM: usize = 60_000;
 /// If a line cut to this many bytes still does not fit, it is given up.
@@ -47,6 +51,8 @@ pub struct Socket {
     done: usize,
     /// Whether `framed` already includes the batch, which is then being tried again.
     is_begun: bool,
+    /// Since when the daemon's host has been seen to owe an acknowledgement, at each look.
+    awaited: Option<Instant>,
 }
 
 enum Link {
@@ -66,6 +72,7 @@ impl Socket {
             framed: Vec::new(),
             done: 0,
             is_begun: false,
+            awaited: None,
         }
     }
 
@@ -99,7 +106,7 @@ impl Socket {
     pub fn reconnect(&mut self) {
         // When a connection is closed in the normal way, the kernel still delivers what it has accepted.
         if !self.is_begun {
-            (self.link, self.done) = (None, 0);
+            (self.link, self.awaited, self.done) = (None, None, 0);
             self.framed.clear();
         }
     }
@@ -108,8 +115,19 @@ impl Socket {
     /// a line.
     fn hang_up(&mut self) {
         self.forget_acknowledged();
-        self.link = None;
+        (self.link, self.awaited) = (None, None);
         self.done = 0;
+    }
+
+    /// Whether the daemon's host does not acknowledge what was sent to it. A daemon that reads nothing does
+    /// not count: its host acknowledges, and then has no room, so that nothing is sent.
+    fn is_unreachable(&mut self) -> bool {
+        let Some(Link::Tcp(stream)) = &self.link else { return false };
+        let seen = acknowledged(stream).filter(|seen| seen.is_awaited);
+        self.awaited = seen.map(|_| self.awaited.unwrap_or_else(Instant::now));
+        // The last acknowledgement of a connection that was idle is old when something is sent.
+        let is_overdue = self.awaited.is_some_and(|since| since.elapsed() >= UNACKNOWLEDGED);
+        is_overdue && seen.is_some_and(|seen| seen.last >= UNACKNOWLEDGED)
     }
 
     fn forget_acknowledged(&mut self) {
@@ -199,7 +217,7 @@ impl Socket {
     }
 
     fn send_framed(&mut self, batch: &[u8]) -> Written {
-        if self.link.as_ref().is_some_and(Link::was_closed) {
+        if self.link.as_ref().is_some_and(Link::was_closed) || self.is_unreachable() {
             self.hang_up();
         }
         if !self.is_begun {
