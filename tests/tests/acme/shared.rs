@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use weir_tests::dialogue::{PATIENCE, Setup, Signal, Weir, run_tool, tool, until, until_within};
 
 use super::pebble::{ORDER, Pebble, Ports, certificate, is_issued};
-use super::{by, comes_to, handshakes, mirror, orders, setup, shown};
+use super::{CONFIG, by, comes_to, handshakes, mirror, orders, setup, shown};
+use crate::tls::{Authority, LAST, s_client};
 
 /// A folder that several share; removed when dropped.
 struct Store(PathBuf);
@@ -227,4 +228,55 @@ fn j34_a_store_has_a_weir_answer_proofs_alone_and_a_flood_of_tokens_keeps_none_f
     let text = flood.join().expect("the flood");
     assert!(text.contains("0 failed, 0 errored, 0 timeout"), "{text}");
     assert_eq!(store.files("challenges", "look"), Vec::<PathBuf>::new(), "looks leave nothing");
+}
+
+/// As many Weirs as there were had the authority count as many refusals, each time that they tried again.
+#[test]
+fn what_one_weir_is_refused_another_with_its_store_does_not_try() {
+    let (outside, backend) = (Ports::free(), mirror());
+    let (store, mut pebble) = (Store::new(outside), Pebble::away(outside, false));
+    let inside = [Ports::free(), Ports::free()];
+    let config = with_store(&by("http-01"), &store);
+    let nodes = inside.map(|ports| setup(&config, ports, &pebble, &backend).start());
+    // It takes what the authority asks, and answers nothing until it is dropped.
+    let silence = std::net::TcpListener::bind(outside.http).expect("a port");
+    nodes.iter().for_each(|node| comes_to(node, "away", 1.0));
+    starts(&mut pebble, &nodes);
+    for node in &nodes {
+        until("it to order, or to wait for the other", || {
+            let asks = silence.set_nonblocking(true).is_ok() && !store.files("challenges", "proof").is_empty();
+            (asks && certificate(node, "secure")["acme"]["state"] == "ordering").then_some(())
+        });
+    }
+    drop(silence);
+    let [one, other] = &nodes;
+    until_within(ORDER, "both to know", || {
+        let held = orders(one, "held") + orders(other, "held");
+        (held == 1.0 && orders(one, "refused") + orders(other, "refused") == 1.0).then_some(())
+    });
+    let waits = if orders(one, "held") == 1.0 { one } else { other };
+    let said = certificate(waits, "secure")["acme"]["error"].to_string();
+    assert!(said.contains("another Weir with this store has tried: "), "{said}");
+
+    let _front = front(FRONT, outside, inside);
+    nodes.iter().for_each(|node| _ = node.command(&["reload"]).succeeded());
+    nodes.iter().for_each(|node| is_issued(node, "secure"));
+    assert_eq!(orders(one, "issued") + orders(other, "issued"), 1.0, "{}\n{}", one.story(), other.story());
+    assert_eq!(store.files("", "refused"), Vec::<PathBuf>::new());
+}
+
+/// It used to be served after ten minutes, when the Weir that had failed looked again.
+#[test]
+fn what_one_weir_got_while_another_failed_the_other_serves_at_once() {
+    let (ports, backend) = (Ports::free(), mirror());
+    let pebble = Pebble::away(ports, false);
+    let weir = setup(CONFIG, ports, &pebble, &backend).start();
+    comes_to(&weir, "away", 1.0);
+    let file = certificate(&weir, "secure")["file"].as_str().expect("a file").to_owned();
+    let authority = Authority::new().signs("shop", &["shop.example", "www.shop.example"]);
+    std::fs::write(&file, authority.text("shop.key") + &authority.text("shop.pem")).expect("write");
+    until_within(ORDER, "it to be served", || {
+        s_client(weir.address("secure"), "-servername shop.example", LAST).stdout.contains("BEGIN CERT").then_some(())
+    });
+    assert_eq!(certificate(&weir, "secure")["acme"]["state"], "issued");
 }

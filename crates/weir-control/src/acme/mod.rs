@@ -1,6 +1,7 @@
 //! Certificates that are obtained and renewed by ACME (RFC 8555): when to order them, and the results.
 //!
-//! There is one task for each certificate, however many listeners serve it. A new certificate is first
+//! There is one task for each certificate, however many listeners serve it. All of them run on a thread of
+//! their own ([`OrderThread`]), and may block on the store. A new certificate is first
 //! written to the store; the listeners then load it from there, as after a restart. No snapshot is published
 //! for it, and no connection is affected. Workers look up challenges in [`Challenges`]. Start reading at
 //! [`Orders::adopt`], then at [`keep`]. `on_demand` orders certificates that clients ask for.
@@ -13,8 +14,10 @@ mod failure;
 mod holds;
 mod on_demand;
 mod order;
+mod refusals;
 mod schedule;
 mod shared;
+mod thread;
 mod unfinished;
 
 use std::collections::HashMap;
@@ -37,9 +40,11 @@ use self::failure::Failure;
 use self::holds::Holds;
 use self::on_demand::{Common, Demands};
 use self::order::Attempt;
+use self::refusals::Refusals;
 pub use self::schedule::Blame;
 use self::schedule::{Life, Window};
 use self::shared::SharedProofs;
+use self::thread::OrderThread;
 use self::unfinished::OrderFile;
 use crate::events::{Bus, What};
 use crate::lock;
@@ -64,6 +69,7 @@ pub struct Orders {
     shared: SharedProofs,
     bus: Arc<Bus>,
     holds: Arc<Holds>,
+    thread: OrderThread,
 }
 
 struct Running {
@@ -91,16 +97,18 @@ struct Shared {
     standing: Mutex<Standing>,
     listeners: Mutex<Vec<Arc<ServerTls>>>,
     hasten: Notify,
+    refusals: Refusals,
     /// A certificate that could not be written, key and chain as PEM: it is served, and not ordered again.
     unwritten: Mutex<Option<String>>,
 }
 
 impl Shared {
-    /// Makes the listeners serve what is stored in `file`, or could not be written there.
+    /// Makes the listeners serve what is stored in `file`, or could not be written there. Blocks on the disk.
     fn take_up(&self, file: &Path) {
-        let unwritten = lock(&self.unwritten);
-        for listener in lock(&self.listeners).iter() {
-            let taken = match &*unwritten {
+        // Copies, because the control thread needs the locks as well.
+        let (unwritten, listeners) = (lock(&self.unwritten).clone(), lock(&self.listeners).clone());
+        for listener in &listeners {
+            let taken = match &unwritten {
                 Some(pem) => listener.take_up_unwritten(file, pem),
                 None => listener.take_up_ordered(file),
             };
@@ -168,8 +176,8 @@ impl Standing {
 impl Orders {
     /// Without orders.
     pub fn new(bus: Arc<Bus>) -> Orders {
-        let (orders, demands, challenges, shared, holds) = Default::default();
-        Orders { orders, demands, challenges, shared, bus, holds }
+        let (orders, demands, challenges, shared, holds, thread) = Default::default();
+        Orders { orders, demands, challenges, shared, bus, holds, thread }
     }
 
     /// The proofs that workers present to certificate authorities.
@@ -192,7 +200,7 @@ impl Orders {
             on_demand.iter().map(|(each, ways)| (each.acme().clone(), ways.clone())).collect();
         let common =
             Common { challenges: self.challenges.clone(), bus: self.bus.clone(), holds: self.holds.clone() };
-        self.demands.adopt(on_demand, &common);
+        self.demands.adopt(on_demand, &common, &self.thread);
         let mut wanted: HashMap<PathBuf, (Wanted, Vec<Arc<ServerTls>>)> = HashMap::new();
         for listener in &snapshot.listeners {
             let Some(served) = &listener.tls else { continue };
@@ -211,10 +219,10 @@ impl Orders {
             // These listeners do not serve a certificate yet that arrived while they were loaded.
             if let Some(running) = orders.get(&file) {
                 *lock(&running.shared.listeners) = listeners;
-                running.shared.take_up(&file);
+                let shared = running.shared.clone();
+                self.thread.spawn(async move { shared.take_up(&file) });
                 continue;
             }
-            listeners.iter().for_each(|listener| drop(listener.take_up_ordered(&file)));
             let shared = Arc::new(Shared { listeners: Mutex::new(listeners), ..Shared::default() });
             let keeper = Keeper {
                 file: file.clone(),
@@ -224,7 +232,7 @@ impl Orders {
                 bus: self.bus.clone(),
                 holds: self.holds.clone(),
             };
-            let task = tokio::spawn(keep_on(Arc::new(keeper)));
+            let task = self.thread.spawn(keep_on(Arc::new(keeper)));
             orders.insert(file, Running { wanted, shared, task });
         }
     }
@@ -233,7 +241,10 @@ impl Orders {
     pub fn hasten(&self) {
         self.holds.hasten();
         // An order in the middle of an attempt sees this afterwards.
-        lock(&self.orders).values().for_each(|running| running.shared.hasten.notify_one());
+        for running in lock(&self.orders).values() {
+            running.shared.refusals.disregard();
+            running.shared.hasten.notify_one();
+        }
         self.demands.hasten();
     }
 
@@ -285,6 +296,8 @@ async fn keep_on(keeper: Arc<Keeper>) {
 
 /// Obtains the certificate if there is none, and renews it, until the config no longer requires it.
 async fn keep(keeper: Arc<Keeper>) {
+    // Another process may have obtained it while the listeners were loaded.
+    keeper.take_up();
     let mut asked: Option<Asked> = None;
     loop {
         let due = keeper.due(&mut asked).await;
@@ -294,6 +307,10 @@ async fn keep(keeper: Arc<Keeper>) {
             if let Ok(left) = due.duration_since(now).map(|left| left.min(NAP))
                 && !left.is_zero()
             {
+                // Another process may have obtained it while the attempts of this one failed.
+                if lock(&keeper.shared.standing).failures_in_a_row > 0 {
+                    keeper.note_success(Got::Found);
+                }
                 let _ = tokio::time::timeout(left, keeper.shared.hasten.notified()).await;
                 keeper.take_up();
                 continue;
@@ -440,7 +457,7 @@ impl Keeper {
         let pause = schedule::pause(blame, standing.failures_in_a_row, asked_for, draw());
         drop(standing);
         if blame == Blame::Held {
-            // That the account is held was logged once, for all names.
+            // That the account is held was logged once, for all names; a refusal by the Weir that was refused.
             tracing::debug!(names, reason = &*reason, again_in = ?pause, "no certificate is ordered now");
             return pause;
         }
@@ -454,6 +471,7 @@ impl Keeper {
 
     async fn order(&self) -> Result<Got, Failure> {
         let before = self.stored();
+        self.shared.refusals.begin(&self.file);
         let _lock = store::Lock::take(&self.file).await.map_err(|error| Failure::store(&error))?;
         let now = self.stored();
         // Another process held the lock and has obtained the certificate.
@@ -464,6 +482,13 @@ impl Keeper {
         let unwritten = lock(&self.shared.unwritten).take();
         if let Some(Ok(pem)) = unwritten.map(|pem| self.checked(pem)) {
             return self.write(pem).await;
+        }
+        if let Some(refusal) = self.shared.refusals.of_another(&self.file)
+            && !self.unfinished().is_taken()
+        {
+            let mut standing = lock(&self.shared.standing);
+            standing.failures_in_a_row = standing.failures_in_a_row.max(refusal.count);
+            return Err(refusal.failure(draw()));
         }
         // Authorities count what they issue: nothing is ordered for which there is no space.
         store::reserve(&self.file, PEM_BYTES).await.map_err(|error| Failure::store(&error))?;
@@ -483,7 +508,10 @@ impl Keeper {
             Err(failure) => {
                 store::release(&self.file);
                 let asked_for = failure.asked_for.or(client.asked_for());
-                Err(Failure { asked_for, ..failure })
+                let failure = Failure { asked_for, ..failure };
+                let count = lock(&self.shared.standing).failures_in_a_row.saturating_add(1);
+                self.shared.refusals.note(&self.file, &failure, count).await;
+                Err(failure)
             }
         }
     }
@@ -499,6 +527,7 @@ impl Keeper {
         match weir_tls::acme::stored(&self.wanted.acme) {
             Ok(_) => {
                 self.unfinished().clear();
+                self.shared.refusals.clear(&self.file);
                 Ok(Got::New)
             }
             Err(error) => Err(Failure::new(Blame::Store, error.to_string())),

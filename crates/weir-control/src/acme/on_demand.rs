@@ -19,6 +19,7 @@ use weir_tls::on_demand::{Begun, NameResult, OnDemand, Stored};
 
 use super::ask::Service;
 use super::holds::Holds;
+use super::thread::OrderThread;
 use super::{Keeper, Shared, Standing, Wanted};
 use crate::blocking::blocking;
 use crate::events::{Bus, What};
@@ -65,7 +66,12 @@ pub(super) struct Common {
 impl Demands {
     /// Runs those in `wanted`, each given with the challenge types that it can use. Others accept no more
     /// names, and finish what is in progress.
-    pub fn adopt(&self, wanted: Vec<(Arc<OnDemand>, Vec<AcmeChallenge>)>, common: &Common) {
+    pub fn adopt(
+        &self,
+        wanted: Vec<(Arc<OnDemand>, Vec<AcmeChallenge>)>,
+        common: &Common,
+        thread: &OrderThread,
+    ) {
         let mut all = lock(&self.running);
         let mut retired = lock(&self.retired);
         retired.retain(|task| !task.is_finished());
@@ -92,7 +98,7 @@ impl Demands {
                 is_silent: AtomicBool::new(false),
                 said: Mutex::default(),
             };
-            let task = tokio::spawn(serve(Arc::new(server), hasten.clone()));
+            let task = thread.spawn(serve(Arc::new(server), hasten.clone()));
             all.push(Running { on_demand, service, ways, hasten, task });
         }
     }
