@@ -244,7 +244,8 @@ fn what_one_weir_is_refused_another_with_its_store_does_not_try() {
     starts(&mut pebble, &nodes);
     for node in &nodes {
         until("it to order, or to wait for the other", || {
-            let asks = silence.set_nonblocking(true).is_ok() && !store.files("challenges", "proof").is_empty();
+            let asks =
+                silence.set_nonblocking(true).is_ok() && !store.files("challenges", "proof").is_empty();
             (asks && certificate(node, "secure")["acme"]["state"] == "ordering").then_some(())
         });
     }
@@ -276,7 +277,10 @@ fn what_one_weir_got_while_another_failed_the_other_serves_at_once() {
     let authority = Authority::new().signs("shop", &["shop.example", "www.shop.example"]);
     std::fs::write(&file, authority.text("shop.key") + &authority.text("shop.pem")).expect("write");
     until_within(ORDER, "it to be served", || {
-        s_client(weir.address("secure"), "-servername shop.example", LAST).stdout.contains("BEGIN CERT").then_some(())
+        s_client(weir.address("secure"), "-servername shop.example", LAST)
+            .stdout
+            .contains("BEGIN CERT")
+            .then_some(())
     });
     assert_eq!(certificate(&weir, "secure")["acme"]["state"], "issued");
 }
