@@ -189,38 +189,30 @@ fn require(value: &str, endpoint: &RouterEndpoint) -> Said {
     )
 }
 
+/// What is said of TLS with clients, where it ends.
+const CLIENT_TLS: [&str; 9] = [
+    "client_ssl_cert",
+    "client_ssl_key",
+    "client_ssl_cipher",
+    "client_ssl_ca",
+    "client_ssl_capath",
+    "client_ssl_crl",
+    "client_ssl_crlpath",
+    "client_ssl_curves",
+    "client_ssl_dh_params",
+];
+
+/// What is said of TLS sessions that clients resume.
+const RESUMING: [&str; 3] =
+    ["client_ssl_session_cache_mode", "client_ssl_session_cache_size", "client_ssl_session_cache_timeout"];
+
 fn client_tls(name: &str, value: &str, endpoint: &RouterEndpoint) -> Option<Said> {
     let ends_here = !endpoint.relays()
         && matches!(endpoint.client_tls, RouterClientTls::Preferred | RouterClientTls::Required);
     Some(match name {
         "client_ssl_mode" => client_mode(endpoint),
-        "client_ssl_cert"
-        | "client_ssl_key"
-        | "client_ssl_cipher"
-        | "client_ssl_ca"
-        | "client_ssl_capath"
-        | "client_ssl_crl"
-        | "client_ssl_crlpath"
-        | "client_ssl_curves"
-        | "client_ssl_dh_params"
-            if value.is_empty() =>
-        {
-            exact("nothing is set")
-        }
-        "client_ssl_cert"
-        | "client_ssl_key"
-        | "client_ssl_cipher"
-        | "client_ssl_ca"
-        | "client_ssl_capath"
-        | "client_ssl_crl"
-        | "client_ssl_crlpath"
-        | "client_ssl_curves"
-        | "client_ssl_dh_params"
-        | "client_ssl_session_cache_mode"
-        | "client_ssl_session_cache_size"
-        | "client_ssl_session_cache_timeout"
-            if !ends_here =>
-        {
+        name if CLIENT_TLS.contains(&name) && value.is_empty() => exact("nothing is set"),
+        name if !ends_here && (CLIENT_TLS.contains(&name) || RESUMING.contains(&name)) => {
             match endpoint.relays() && endpoint.client_tls != RouterClientTls::Passthrough {
                 true => approximate("the servers' own, with whom clients speak TLS"),
                 false => exact("means nothing: TLS does not end here"),
