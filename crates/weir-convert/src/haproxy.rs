@@ -14,9 +14,11 @@ mod answers;
 mod asks;
 mod balancing;
 mod binds;
+mod changes;
 mod checks;
 mod criteria;
 mod expressions;
+mod fill;
 mod fronts;
 mod globals;
 mod headers;
@@ -26,6 +28,7 @@ mod logs;
 mod maps;
 mod matching;
 mod networks;
+mod old;
 mod options;
 mod output;
 mod paths;
@@ -43,6 +46,7 @@ mod tables;
 mod tcp;
 mod texts;
 mod times;
+mod trust;
 mod words;
 
 pub(super) use self::sections::looks_like;
@@ -58,7 +62,8 @@ use crate::{Converted, NotConverted, SourceFiles};
 /// Converts a file.
 pub(super) fn convert(text: &str, source: &dyn SourceFiles) -> Result<Converted, NotConverted> {
     let mut ledger = Ledger::default();
-    let sections = sections::sections(text, &mut ledger)?;
+    let mut sections = sections::sections(text, &mut ledger)?;
+    fill::fill_in(&mut sections, &mut ledger);
     let proxies = Proxy::all(&sections);
     if proxies.is_empty() {
         return Err(NotConverted {

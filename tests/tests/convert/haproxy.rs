@@ -1,6 +1,8 @@
 //! `weir convert haproxy.cfg`, beside the real HAProxy: both have the same servers behind them and get the
 //! same requests. What clients and servers see of the two is the same, but for what is known to differ.
 
+mod refusals;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::asks::{All, Ask};
-use super::criteria::criterion;
+use super::criteria::{counts, criterion};
 use super::ledger::Ledger;
 use super::maps::Maps;
 use super::matching::{Atom, Special, Test, test};
@@ -20,6 +20,7 @@ pub struct Acls {
 struct Named {
     line: usize,
     test: Result<Test, String>,
+    counts: bool,
 }
 
 /// What reading conditions takes besides their words.
@@ -56,7 +57,8 @@ impl Acls {
         let mut named: BTreeMap<String, Vec<Named>> = BTreeMap::new();
         for line in lines.iter().filter(|line| line.word(0) == "acl") {
             let test = criterion(line.from(2), source).and_then(|criterion| test(&criterion, maps, is_tcp));
-            named.entry(line.word(1).to_owned()).or_default().push(Named { line: line.number, test });
+            let own = Named { line: line.number, test, counts: counts(line.from(2)) };
+            named.entry(line.word(1).to_owned()).or_default().push(own);
         }
         Acls { named }
     }
@@ -64,7 +66,7 @@ impl Acls {
     /// Gives each its verdict.
     pub fn judge(&self, used: &[String], ledger: &mut Ledger) {
         for (name, all) in &self.named {
-            for Named { line, test } in all {
+            for Named { line, test, .. } in all {
                 match test {
                     _ if !used.contains(name) => {
                         if !ledger.has(*line) {
@@ -72,7 +74,7 @@ impl Acls {
                         }
                     }
                     Err(why) => {
-                        ledger.unsupported(*line, format!("{why}: rules that use it are not converted"))
+                        ledger.unsupported(*line, format!("{why}: no rule that uses it holds for the same"))
                     }
                     Ok(test) if test.notes.is_empty() => ledger.exact(*line, "a condition of routes"),
                     Ok(test) => {
@@ -84,13 +86,18 @@ impl Acls {
         }
     }
 
+    /// Whether it asks how much somebody does.
+    fn counts(&self, name: &str) -> bool {
+        self.named.get(name).is_some_and(|all| all.iter().any(|own| own.counts))
+    }
+
     /// What a name stands for: its own lines, or what HAProxy defines itself.
     fn test(&self, name: &str) -> Result<Test, String> {
         let Some(all) = self.named.get(name) else {
             return predefined(name).ok_or_else(|| format!("there is no ACL `{name}`"))?;
         };
         let mut whole = Test::default();
-        for Named { line, test } in all {
+        for Named { line, test, .. } in all {
             match test {
                 Ok(test) => whole.atoms.extend(test.atoms.iter().cloned()),
                 Err(why) => return Err(format!("ACL `{name}` (line {line}): {why}")),
@@ -115,7 +122,8 @@ fn predefined(name: &str) -> Option<Result<Test, String>> {
             let networks = vec!["127.0.0.0/8".to_owned(), "::1".to_owned()];
             Test { atoms: vec![Atom::Ask(Ask::ClientIp(networks))], notes: Vec::new() }
         }
-        "HTTP_1.0" | "HTTP_1.1" | "HTTP_2.0" | "HTTP_CONTENT" | "RDP_COOKIE" | "REQ_CONTENT" => {
+        "HTTP_CONTENT" => Test { atoms: vec![Atom::Special(Special::Larger(0))], notes: Vec::new() },
+        "HTTP_1.0" | "HTTP_1.1" | "HTTP_2.0" | "RDP_COOKIE" | "REQ_CONTENT" => {
             return Some(Err(format!("no route can ask for `{name}`")));
         }
         _ => return None,
@@ -131,28 +139,46 @@ pub struct Read {
     pub used: Vec<String>,
 }
 
+/// A condition of which something can't be asked.
+#[derive(Debug)]
+pub struct Lost {
+    /// What there is nothing like.
+    pub why: String,
+    /// The condition, of which [`When::wider_terms`] leaves out what can't be asked.
+    pub when: When,
+    /// Whether that is how much somebody does, so that a rule which refuses is a limit.
+    pub counts: bool,
+}
+
+impl Lost {
+    fn whole(why: impl Into<String>) -> Lost {
+        let why = why.into();
+        Lost { when: When::of(Test::of(Atom::Unasked(why.clone()))), why, counts: false }
+    }
+}
+
 impl Reader<'_> {
     /// Reads the condition that words end with, from `if` or `unless` on; without one it always holds.
     ///
     /// `Err` says what there is nothing like.
-    pub fn when(&mut self, words: &[String], read: &mut Read) -> Result<When, String> {
+    pub fn when(&mut self, words: &[String], read: &mut Read) -> Result<When, Lost> {
         let unless = match words.first().map(String::as_str) {
             None => return Ok(When::always()),
             Some("if") => false,
             Some("unless") => true,
-            Some(other) => return Err(format!("`{other}` is not known here")),
+            Some(other) => return Err(Lost::whole(format!("`{other}` is not known here"))),
         };
         let mut terms = vec![Vec::new()];
         let mut left = words[1..].iter();
         let mut negated = false;
-        let mut failed = None;
+        let mut lost: Option<(String, bool)> = None;
         while let Some(word) = left.next() {
             let (bang, word) = match word.strip_prefix('!') {
                 Some(rest) => (true, rest),
                 None => (false, word.as_str()),
             };
             negated ^= bang;
-            let test = match word {
+            let (test, counted) = match word {
                 "" => continue,
                 "or" | "||" | "OR" => {
                     terms.push(Vec::new());
@@ -164,28 +190,32 @@ impl Reader<'_> {
                     let test = criterion(&inner, self.source)
                         .and_then(|criterion| test(&criterion, self.maps, self.is_tcp));
                     read.notes.extend(test.iter().flat_map(|test| test.notes.clone()));
-                    test
+                    (test, counts(&inner))
                 }
                 name => {
                     read.used.push(name.to_owned());
-                    self.acls.test(name)
+                    (self.acls.test(name), self.acls.counts(name))
                 }
             };
             let negated = std::mem::take(&mut negated);
-            match (test, terms.last_mut()) {
-                (Ok(test), Some(term)) => term.push(Literal { negated, test }),
-                (Err(why), _) => failed = failed.or(Some(why)),
-                (Ok(_), None) => {}
+            let test = test.unwrap_or_else(|why| {
+                let (_, counts) = lost.get_or_insert((why.clone(), false));
+                *counts |= counted;
+                Test::of(Atom::Unasked(why))
+            });
+            if let Some(term) = terms.last_mut() {
+                term.push(Literal { negated, test });
             }
         }
-        if let Some(why) = failed {
-            return Err(why);
-        }
         if terms.iter().any(Vec::is_empty) {
-            return Err("a condition is empty".to_owned());
+            return Err(Lost::whole("a condition is empty"));
         }
         let when = When { terms };
-        if unless { when.negated() } else { Ok(when) }
+        let when = if unless { when.negated().map_err(Lost::whole)? } else { when };
+        match lost {
+            None => Ok(when),
+            Some((why, counts)) => Err(Lost { why, when, counts }),
+        }
     }
 }
 
@@ -245,6 +275,25 @@ impl When {
         Ok(When { terms })
     }
 
+    /// The condition for those alone who are in none of these networks.
+    pub fn outside(&self, networks: &[String]) -> When {
+        let mut outside = self.clone();
+        if !networks.is_empty() {
+            let test = Test::of(Atom::Ask(Ask::ClientIp(networks.to_vec())));
+            outside
+                .terms
+                .iter_mut()
+                .for_each(|term| term.push(Literal { negated: true, test: test.clone() }));
+        }
+        outside
+    }
+
+    /// Whether it holds at some listeners alone, whoever the client is.
+    pub fn differs_by_listener(&self) -> bool {
+        let mut atoms = self.terms.iter().flatten().flat_map(|literal| &literal.test.atoms);
+        atoms.any(|atom| matches!(atom, Atom::Tls | Atom::AskByTls(_) | Atom::Port(..)))
+    }
+
     /// Whether an ACL of it is asked for by TLS or by port, which tells listeners apart.
     pub fn asks_ports(&self) -> bool {
         let atoms = self.terms.iter().flatten().flat_map(|literal| &literal.test.atoms);
@@ -264,6 +313,26 @@ impl When {
             }
         }
         Ok(united(terms))
+    }
+}
+
+impl When {
+    /// [`When::terms`] without what can't be asked: they hold for everything that the condition holds for,
+    /// and for more.
+    pub fn wider_terms(&self, here: &Here) -> Vec<Term> {
+        let mut terms: Vec<Term> = Vec::new();
+        for literals in &self.terms {
+            let can_be_asked = |literal: &&Literal| term(std::slice::from_ref(*literal), here).is_ok();
+            let asked: Vec<Literal> = literals.iter().filter(can_be_asked).cloned().collect();
+            let Some(term) = term(&asked, here).unwrap_or_else(|_| Some(Term::default())) else { continue };
+            if term.is_always() {
+                return vec![term];
+            }
+            if !terms.contains(&term) {
+                terms.push(term);
+            }
+        }
+        united(terms)
     }
 }
 
@@ -336,6 +405,7 @@ fn settled(atom: &Atom, here: &Here) -> Result<Atom, String> {
                 _ => return Err("the ports of the listener are not known".to_owned()),
             }
         }
+        Atom::Unasked(why) => return Err(why.clone()),
         other => other.clone(),
     })
 }

@@ -202,10 +202,48 @@ impl All {
         Some(self)
     }
 
+    /// The condition without what it asks of the path.
+    pub fn without_paths(&self) -> All {
+        let mut wider = self.clone();
+        wider.groups.retain(|group| !group.iter().any(Ask::is_path));
+        wider.nots.retain(|ask| !ask.is_path());
+        wider
+    }
+
+    /// The server names that it excludes, if it asks for nothing else.
+    pub fn excluded_names(&self) -> Option<Vec<Ask>> {
+        let is_name = |ask: &Ask| matches!(ask, Ask::Sni(_));
+        let are_names = self.groups.is_empty() && !self.nots.is_empty() && self.nots.iter().all(is_name);
+        are_names.then(|| self.nots.clone())
+    }
+
     /// Whether the path is asked for.
     pub fn asks_path(&self) -> bool {
         self.groups.iter().flatten().chain(&self.nots).any(Ask::is_path)
     }
+}
+
+/// All routes of tcp ask for.
+const TCP_ASKS: &str = "routes of tcp ask for server names (`sni`) alone";
+
+/// [`conditions`], for TCP where it is that.
+pub fn conditions_of(all: &All, pinned: Option<&str>, is_tcp: bool) -> Result<Vec<Condition>, String> {
+    let is_name = |group: &Vec<Ask>| matches!(group.as_slice(), [Ask::Sni(_)]);
+    if is_tcp && !(all.nots.is_empty() && all.groups.len() < 2 && all.groups.iter().all(is_name)) {
+        return Err(TCP_ASKS.to_owned());
+    }
+    conditions(all, pinned)
+}
+
+/// As much of a condition as routes can ask, which holds for all that it holds for.
+pub fn askable(all: &All, pinned: Option<&str>, is_tcp: bool) -> All {
+    let mut wider = all.clone();
+    if is_tcp {
+        wider.nots.clear();
+        wider.groups.retain(|group| matches!(group.as_slice(), [Ask::Sni(_)]));
+    }
+    while conditions_of(&wider, pinned, is_tcp).is_err() && wider.groups.pop().is_some() {}
+    wider
 }
 
 /// The paths of a group that asks for nothing else.

@@ -66,6 +66,23 @@ pub fn criterion(words: &[String], source: &dyn SourceFiles) -> Result<Criterion
     Ok(read)
 }
 
+/// Whether what is asked for, as it stands behind the name of an ACL, is how much somebody or something does.
+pub fn counts(words: &[String]) -> bool {
+    let text = words.first().map_or("", String::as_str);
+    let is_tracked = text
+        .strip_prefix("sc")
+        .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit() || c == '_'));
+    let is_of_source = text.starts_with("src_") && !text.starts_with("src_port");
+    let of_proxies = ["be_", "fe_", "srv_", "queue", "connslots", "avg_queue", "act_conn", "table_"];
+    is_tracked
+        || is_of_source
+        || text.starts_with("req.body_")
+        || text.contains("hdr_val(content-length")
+        || text.contains(",table_")
+        || text.contains(",in_table(")
+        || of_proxies.iter().any(|front| text.starts_with(front))
+}
+
 /// Takes a suffix such as `_beg` off the name of a fetch, which says how it is compared.
 fn take_suffix(sample: &mut Sample) -> String {
     let fetch = &mut sample.fetch.name;

@@ -238,7 +238,9 @@ fn compression(proxy: &Proxy<'_>, keys: &mut Keys, ledger: &mut Ledger) {
                     .from(2)
                     .iter()
                     .filter(|kind| kind.contains('/'))
-                    .map(|kind| said(kind.trim_end_matches(';')))
+                    .map(|kind| kind.trim_end_matches(';'))
+                    // HAProxy compares the beginning.
+                    .map(|kind| if kind.ends_with('/') { said(&format!("{kind}*")) } else { said(kind) })
                     .collect();
                 ledger.exact(number, "`compress.types`");
             }

@@ -90,6 +90,15 @@ impl Logs {
     }
 }
 
+/// Where a syslog daemon listens, if that is an address or comes from the environment.
+fn syslog_place(host: &str, port: &str) -> Option<String> {
+    let is_port = super::words::has_variable(port)
+        || (!port.starts_with('+') && port.parse::<u16>().is_ok_and(|port| port > 0));
+    let host = if host == "localhost" { "127.0.0.1" } else { host };
+    let is_address = super::words::has_variable(host) || host.parse::<std::net::IpAddr>().is_ok();
+    (is_port && is_address).then(|| format!("{}:{port}", bracketed(host)))
+}
+
 /// Where lines go; `None` where none are written.
 fn target(line: &Line, ledger: &mut Ledger) -> Option<Keys> {
     let number = line.number;
@@ -125,7 +134,17 @@ fn target(line: &Line, ledger: &mut Ledger) -> Option<Keys> {
         _ => match place(text) {
             Ok((Endpoint::Unix(path), _)) => format!("syslog:unix:{path}"),
             Ok((Endpoint::Host(host, port), _)) if !host.is_empty() => {
-                format!("syslog:udp:{}:{}", bracketed(&host), port.unwrap_or_else(|| "514".to_owned()))
+                let port = port.unwrap_or_else(|| "514".to_owned());
+                match syslog_place(&host, &port) {
+                    Some(place) => format!("syslog:udp:{place}"),
+                    None => {
+                        let note = format!(
+                            "lines go to an IP address and a port, and not to `{text}`, whose name is not looked up: NOTHING IS LOGGED there"
+                        );
+                        ledger.unsupported(number, note);
+                        return None;
+                    }
+                }
             }
             _ => {
                 ledger.unsupported(number, format!("no lines go to `{text}`"));

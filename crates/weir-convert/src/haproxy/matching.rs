@@ -25,6 +25,8 @@ pub enum Atom {
     Port(u64, u64),
     /// What only certain rules know what to do with.
     Special(Special),
+    /// Nothing can ask it, for this reason.
+    Unasked(String),
 }
 
 /// Conditions that become something else than a condition.
@@ -34,10 +36,19 @@ pub enum Special {
     Auth(String, Vec<String>),
     /// A counter of a stick table is above this.
     Above(Counter, u64),
+    /// The body of a request is larger than this, in bytes.
+    Larger(u64),
     /// No server of this backend is up.
     NoServer(String),
     /// By chance.
     Share(f64),
+}
+
+impl Special {
+    /// Whether it is how much somebody does or sends, so that a rule which refuses is a limit.
+    pub const fn is_limit(&self) -> bool {
+        matches!(self, Special::Above(..) | Special::Larger(_))
+    }
 }
 
 /// What a stick table counts.
@@ -66,7 +77,8 @@ impl Test {
         Test { atoms: vec![Atom::Always(holds)], notes: Vec::new() }
     }
 
-    fn of(atom: Atom) -> Test {
+    /// One with a single alternative.
+    pub fn of(atom: Atom) -> Test {
         Test { atoms: vec![atom], notes: Vec::new() }
     }
 
@@ -173,6 +185,10 @@ fn header(criterion: &Criterion, texts: &Texts, by_comma: bool) -> Result<Test, 
         return match criterion.patterns.first().and_then(|pattern| bounds(pattern)) {
             Some((0, 0)) => Ok(Test::of(Atom::Unless(any))),
             Some((1, u64::MAX)) => Ok(Test::of(Atom::Ask(any))),
+            Some((1, 1)) => {
+                let note = "it is not asked whether the field is there once or more often";
+                Ok(Test { atoms: vec![Atom::Ask(any)], notes: vec![note.to_owned()] })
+            }
             _ => Err("fields are not counted".to_owned()),
         };
     }
@@ -213,10 +229,19 @@ fn of_map(criterion: &Criterion, at: usize, maps: &mut Maps) -> Result<Test, Str
 fn known_beforehand(criterion: &Criterion) -> Option<Result<Test, String>> {
     let fetch = &criterion.sample.fetch;
     let number = || criterion.patterns.first().and_then(|pattern| bounds(pattern));
+    let has_length = fetch.argument(0).eq_ignore_ascii_case("content-length");
+    let is_size = matches!(fetch.name.as_str(), "req.body_size" | "req.body_len")
+        || (criterion.method == "val" && has_length && matches!(fetch.name.as_str(), "hdr" | "req.hdr"));
+    if let (true, Some((least, u64::MAX)), true) = (is_size, number(), criterion.patterns.len() == 1) {
+        return Some(Ok(Test::special(Special::Larger(least.saturating_sub(1)))));
+    }
     Some(Ok(match fetch.name.as_str() {
         "always_true" | "req.proto_http" => Test::always(true),
         "always_false" => Test::always(false),
-        "req.ssl_hello_type" if number() == Some((1, 1)) => Test::always(true),
+        "req.ssl_hello_type" if number() == Some((1, 1)) => {
+            let note = "what is not TLS goes to the listener's own pool";
+            Test { notes: vec![note.to_owned()], ..Test::always(true) }
+        }
         "ssl_fc" => match criterion.patterns.first().map(String::as_str) {
             None | Some("1" | "true" | "on" | "yes") => Test::of(Atom::Tls),
             _ => return Some(Err("`ssl_fc` is compared with nothing but 1".to_owned())),

@@ -64,6 +64,10 @@ const OF_SERVERS: &[&str] = &[
 
 /// Gives lines their verdicts that no other part looks at.
 pub fn judge(proxy: &Proxy<'_>, ledger: &mut Ledger) {
+    if proxy.is_upgraded {
+        let note = format!("`{}` speaks HTTP, as all of its backends do", proxy.name());
+        ledger.unsaid("mode", note);
+    }
     for line in &proxy.lines {
         match line.word(0) {
             "option" => option(proxy, line, ledger),
@@ -198,7 +202,7 @@ fn other(proxy: &Proxy<'_>, line: &Line, ledger: &mut Ledger) {
             let refuses = line.words.iter().any(|word| matches!(word.as_str(), "reject" | "deny" | "close"));
             ledger.unsupported(
                 number,
-                if refuses { super::tcp::LOST } else { "not converted: it has no effect" },
+                if refuses { super::rules::HELD_BACK } else { "not converted: it has no effect" },
             );
         }
         name if OF_SERVERS.contains(&name) && !proxy.is_back() => {

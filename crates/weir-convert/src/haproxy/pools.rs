@@ -94,7 +94,8 @@ pub fn pool(proxy: &Proxy<'_>, port: Option<u16>, maps: &mut Maps, ledger: &mut 
         tls: Keys::default(),
     };
     balancing::say(proxy, &servers, maps, &mut pool.keys, ledger);
-    towards(first, proxy.is_tcp, &mut pool, ledger);
+    let has_unix = servers.iter().any(Server::is_unix);
+    towards(first, has_unix, proxy.is_tcp, &mut pool, ledger);
     timers(proxy, &mut pool.keys, ledger);
     retries(proxy, &mut pool.keys, ledger);
     connections(proxy, &servers, &mut pool.keys, ledger);
@@ -106,7 +107,7 @@ pub fn pool(proxy: &Proxy<'_>, port: Option<u16>, maps: &mut Maps, ledger: &mut 
 }
 
 /// How backends are spoken to.
-fn towards(first: &Server, is_tcp: bool, pool: &mut Pool, ledger: &mut Ledger) {
+fn towards(first: &Server, has_unix: bool, is_tcp: bool, pool: &mut Pool, ledger: &mut Ledger) {
     let Pool { keys, tls, .. } = pool;
     let is_tls = first.has("ssl");
     let protocol = match (first.get("proto"), first.get("alpn").filter(|_| is_tls)) {
@@ -136,6 +137,10 @@ fn towards(first: &Server, is_tcp: bool, pool: &mut Pool, ledger: &mut Ledger) {
                 ledger.approximate(first.line, "`sni`: backends are asked for by their own host, not by what a client asks for; `tls.server_name` says another name");
             }
             (None, None) => {}
+        }
+        if !tls.has("server_name") && has_unix {
+            tls.set("server_name", said("localhost"));
+            ledger.approximate(first.line, "`tls.server_name`: a Unix socket has no host to be asked for");
         }
         if first.get("verify") == Some("none") {
             tls.set("verify", "false");

@@ -13,6 +13,8 @@ pub struct Proxy<'s> {
     pub lines: Vec<&'s Line>,
     /// Whether it relays TCP.
     pub is_tcp: bool,
+    /// Whether it is said to relay TCP, but leads to backends of HTTP alone, so that HAProxy speaks HTTP.
+    pub is_upgraded: bool,
 }
 
 impl<'s> Proxy<'s> {
@@ -21,13 +23,33 @@ impl<'s> Proxy<'s> {
         let is_proxy =
             |kind| matches!(kind, SectionKind::Frontend | SectionKind::Backend | SectionKind::Listen);
         let all = sections.iter().enumerate().filter(|(_, section)| is_proxy(section.kind));
-        all.map(|(at, section)| {
-            let lines = effective(sections, at);
-            let mode = lines.iter().rev().find(|line| line.word(0) == "mode");
-            let is_tcp = mode.is_none_or(|line| line.word(1) != "http");
-            Proxy { section, lines, is_tcp }
-        })
-        .collect()
+        let mut all: Vec<Proxy<'s>> = all
+            .map(|(at, section)| {
+                let lines = effective(sections, at);
+                let mode = lines.iter().rev().find(|line| line.word(0) == "mode");
+                let is_tcp = mode.is_none_or(|line| line.word(1) != "http");
+                Proxy { section, lines, is_tcp, is_upgraded: false }
+            })
+            .collect();
+        let of_http: Vec<&str> =
+            all.iter().filter(|proxy| proxy.is_back() && !proxy.is_tcp).map(Proxy::name).collect();
+        let is_upgraded = |proxy: &Proxy<'s>| {
+            let leads: Vec<&str> = proxy
+                .lines_of("use_backend")
+                .chain(proxy.lines_of("default_backend"))
+                .map(|line| line.word(1))
+                .collect();
+            proxy.is_tcp
+                && !proxy.is_back()
+                && !leads.is_empty()
+                && leads.iter().all(|name| of_http.contains(name))
+        };
+        let upgraded: Vec<bool> = all.iter().map(is_upgraded).collect();
+        for (proxy, is_upgraded) in all.iter_mut().zip(upgraded) {
+            proxy.is_upgraded = is_upgraded;
+            proxy.is_tcp &= !is_upgraded;
+        }
+        all
     }
 
     /// Whether it accepts clients.

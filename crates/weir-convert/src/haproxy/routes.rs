@@ -6,11 +6,13 @@
 use std::collections::BTreeMap;
 
 use super::acls::{Here, Term};
-use super::asks::{All, conditions};
+use super::answers::refusal;
+use super::asks::{All, askable, conditions_of};
+use super::changes::Changes;
 use super::headers::{Edits, Side};
 use super::matching::Special;
 use super::output::{Keys, inline, said, said_all};
-use super::rules::{Answer, Rewrite, RuleStep, StepAct};
+use super::rules::{Answer, RuleStep, StepAct};
 use super::tables::Tables;
 
 /// Most routes of a listener.
@@ -62,6 +64,8 @@ pub struct Routes<'k> {
     pub limits: Vec<String>,
     /// Rules that could not be converted, and why.
     pub failed: Vec<(usize, String)>,
+    /// Limits that could not be converted, and why.
+    pub unlimited: Vec<(usize, String)>,
     /// What differs of rules.
     pub notes: Vec<(usize, String)>,
     /// Pools that stand in for others.
@@ -70,22 +74,6 @@ pub struct Routes<'k> {
     under: Vec<usize>,
     /// Ways that were followed because of a condition (count).
     ways: usize,
-}
-
-/// What has been changed on the way to a route.
-#[derive(Clone, Debug, Default)]
-struct Changes {
-    request: Edits,
-    /// Of the frontend, which are made after those of the backend.
-    response: Edits,
-    behind_response: Edits,
-    keys: Keys,
-    limits: Vec<String>,
-    rewrite: Keys,
-    pinned: Option<String>,
-    path_is_changed: bool,
-    splits: Vec<(String, f64)>,
-    is_behind: bool,
 }
 
 /// Where a rule stands.
@@ -116,6 +104,7 @@ impl<'k> Routes<'k> {
             keys: Keys::default(),
             limits: Vec::new(),
             failed: Vec::new(),
+            unlimited: Vec::new(),
             notes: Vec::new(),
             fallbacks: Vec::new(),
             under: Vec::new(),
@@ -143,18 +132,9 @@ impl<'k> Routes<'k> {
             {
                 continue;
             }
-            let terms = match step.when.terms(&self.here) {
-                Ok(terms) => terms,
-                Err(why) => {
-                    self.fail(step.line, why);
-                    continue;
-                }
-            };
-            for term in terms {
-                if changes.path_is_changed && term.all.asks_path() {
-                    self.fail(step.line, "it asks for the path that a rule before it has changed, and routes know the first alone");
-                    continue;
-                }
+            for term in self.terms_of(step, &changes) {
+                let rest = (&steps[index + 1..], at);
+                let Some(term) = self.names_first(step, term, rest, (&changes, end)) else { continue };
                 let Some(all) = at.and(&term.all) else { continue };
                 let rest = &steps[index + 1..];
                 let spot = Spot { step, rest, end, whole: term.all.is_always(), all };
@@ -164,6 +144,65 @@ impl<'k> Routes<'k> {
             }
         }
         self.end(end, at, &changes);
+    }
+
+    /// The ANDs under which a rule is followed, as far as routes can ask them: none of a rule that can't be
+    /// asked, but all that might be meant of one that refuses.
+    fn terms_of(&mut self, step: &RuleStep, changes: &Changes) -> Vec<Term> {
+        let refuses = self.refuses(&step.act);
+        let mut terms = match step.when.terms(&self.here) {
+            Ok(terms) => terms,
+            Err(why) => {
+                self.fail(step.line, why);
+                if refuses { step.when.wider_terms(&self.here) } else { Vec::new() }
+            }
+        };
+        if changes.path_is_changed && terms.iter().any(|term| term.all.asks_path()) {
+            self.fail(
+                step.line,
+                "it asks for the path that a rule before it has changed, and routes know the first alone",
+            );
+            match refuses {
+                true => terms.iter_mut().for_each(|term| term.all = term.all.without_paths()),
+                false => terms.retain(|term| !term.all.asks_path()),
+            }
+        }
+        terms
+    }
+
+    /// Whether a rule lets nobody through whom it holds for.
+    fn refuses(&self, act: &StepAct) -> bool {
+        match act {
+            StepAct::Answer(answer) => answer.key == "respond" && answer.status >= 400,
+            StepAct::Auth(..) => true,
+            StepAct::Backend(name) => {
+                self.known.backends.get(name).is_some_and(|behind| behind.pool.is_none())
+            }
+            _ => false,
+        }
+    }
+
+    /// The term as routes of TCP can ask it, which have no `not`: those that it does not hold for go first.
+    fn names_first(
+        &mut self,
+        step: &RuleStep,
+        term: Term,
+        (rest, at): (&[RuleStep], &All),
+        (changes, end): (&Changes, &End),
+    ) -> Option<Term> {
+        let names = term.all.excluded_names().filter(|_| self.known.is_tcp && term.specials.is_empty());
+        let Some(names) = names else { return Some(term) };
+        for name in names {
+            let others = at.and(&All { groups: vec![vec![name]], nots: Vec::new() })?;
+            if self.under.len() >= MOST_CHANGES {
+                self.fail(step.line, "too many rules ask what a server name is not");
+                return None;
+            }
+            self.under.push(step.line);
+            self.follow(rest, &others, changes.clone(), end);
+            self.under.pop();
+        }
+        Some(Term::default())
     }
 
     fn act(&mut self, spot: &Spot<'_>, term: &Term, changes: &mut Changes) -> After {
@@ -179,6 +218,13 @@ impl<'k> Routes<'k> {
             {
                 self.limit(spot, answer, (counter, *most), changes);
             }
+            (StepAct::Answer(answer), [(false, Special::Larger(most))]) if answer.key == "respond" => {
+                self.note(line, format!("`body_limit`: 413 in place of {}", answer.status));
+                let most = said(&format!("{most}B"));
+                self.changed(spot, spot.rest, changes, |changes| {
+                    changes.keys.set("body_limit", most.clone())
+                });
+            }
             (StepAct::Answer(answer), [(true, Special::Auth(list, groups))]) if answer.key == "respond" => {
                 self.note(line, format!("401 in place of {}", answer.status));
                 self.auth(spot, (list.as_str(), groups.as_slice(), "restricted"), changes);
@@ -188,7 +234,7 @@ impl<'k> Routes<'k> {
             }
             (StepAct::Auth(..), []) => {
                 self.note(line, "nobody gets through: it is followed whoever asks");
-                self.answer(&super::answers::refusal(401), &spot.all, changes, line);
+                self.answer(&refusal(401), &spot.all, changes, line);
                 return over;
             }
             (StepAct::Backend(name), []) if !self.known.backends.contains_key(name) => {
@@ -216,41 +262,76 @@ impl<'k> Routes<'k> {
                 return over;
             }
             (act, []) if act.is_change() => self.change(spot, changes),
-            _ => self.fail(line, "no route can ask this together"),
+            _ => {
+                self.together(spot, term, changes);
+                return if self.refuses(&spot.step.act) { over } else { After::GoesOn };
+            }
         }
         After::GoesOn
     }
 
+    /// A rule that asks for something special beside something else.
+    fn together(&mut self, spot: &Spot<'_>, term: &Term, changes: &mut Changes) {
+        let (line, why) = (spot.step.line, "no route can ask this together");
+        let passwords = term.specials.iter().find_map(|special| match special {
+            (true, Special::Auth(list, groups)) => Some((list.as_str(), groups.as_slice())),
+            _ => None,
+        });
+        match &spot.step.act {
+            act if !self.refuses(act) => self.fail(line, why),
+            _ if term.specials.iter().any(|(_, special)| special.is_limit()) => {
+                self.unlimited.push((line, why.to_owned()));
+            }
+            StepAct::Auth(_, realm) if passwords.is_some() => {
+                self.fail(line, why);
+                let (list, groups) = passwords.unwrap_or_default();
+                self.auth(spot, (list, groups, realm.as_str()), changes);
+            }
+            StepAct::Answer(answer) => {
+                self.fail(line, why);
+                self.answer(answer, &spot.all, changes, line);
+            }
+            _ => {
+                self.fail(line, why);
+                self.answer(&refusal(403), &spot.all, changes, line);
+            }
+        }
+    }
+
     /// Follows what is behind a rule, where its condition holds.
-    fn deeper(&mut self, spot: &Spot<'_>, rest: &[RuleStep], changes: Changes) {
+    ///
+    /// Says whether that was possible.
+    fn deeper(&mut self, spot: &Spot<'_>, rest: &[RuleStep], changes: Changes) -> bool {
         self.ways += 1;
         if self.under.len() >= MOST_CHANGES || self.routes.len() >= MOST_ROUTES || self.ways > MOST_WAYS {
             self.fail(
                 spot.step.line,
                 "too many rules change something under conditions: each doubles the routes",
             );
-            return;
+            return false;
         }
         self.under.push(spot.step.line);
         self.follow(rest, &spot.all, changes, spot.end);
         self.under.pop();
+        true
     }
 
     /// Makes a change: for all that is behind the rule, or on a way of its own where its condition holds.
+    /// Says whether that was possible.
     fn changed(
         &mut self,
         spot: &Spot<'_>,
         rest: &[RuleStep],
         changes: &mut Changes,
         make: impl Fn(&mut Changes),
-    ) {
+    ) -> bool {
         if spot.whole {
             make(changes);
-            return;
+            return true;
         }
         let mut own = changes.clone();
         make(&mut own);
-        self.deeper(spot, rest, own);
+        self.deeper(spot, rest, own)
     }
 
     fn change(&mut self, spot: &Spot<'_>, changes: &mut Changes) {
@@ -268,7 +349,9 @@ impl<'k> Routes<'k> {
         }
         let make = |changes: &mut Changes| steps.iter().for_each(|step| changes.make(&step.act));
         match pinned {
-            None => self.changed(spot, rest, changes, make),
+            None => {
+                self.changed(spot, rest, changes, make);
+            }
             Some(_) => {
                 // Only where the expression matches; elsewhere the other changes alone are made.
                 let mut own = changes.clone();
@@ -294,10 +377,8 @@ impl<'k> Routes<'k> {
         let mut file = format!("{}/{list}", self.known.folder.trim_end_matches('/'));
         let before = changes.keys.get("auth").or(self.keys.get("auth"));
         if before.is_some_and(|auth| !auth.contains(&format!("{file}."))) {
-            return self.fail(
-                spot.step.line,
-                "a request is asked for a password of one list, here of the one before",
-            );
+            self.fail(spot.step.line, "a request is asked for a password of one list");
+            return self.answer(&refusal(403), &spot.all, changes, spot.step.line);
         }
         for group in groups {
             file = format!("{file}.{group}");
@@ -315,7 +396,9 @@ impl<'k> Routes<'k> {
             self.keys.set("auth", auth);
             return;
         }
-        self.changed(spot, spot.rest, changes, |changes| changes.keys.set("auth", auth.clone()));
+        if !self.changed(spot, spot.rest, changes, |changes| changes.keys.set("auth", auth.clone())) {
+            self.answer(&refusal(403), &spot.all, changes, spot.step.line);
+        }
     }
 
     fn limit(
@@ -328,7 +411,7 @@ impl<'k> Routes<'k> {
         let line = spot.step.line;
         let limit = match self.known.tables.limit(counter, most, answer.status) {
             Ok(limit) => limit,
-            Err(why) => return self.fail(line, why),
+            Err(why) => return self.unlimited.push((line, why)),
         };
         for note in limit.notes {
             self.note(line, note);
@@ -336,7 +419,10 @@ impl<'k> Routes<'k> {
         let is_first = spot.whole && self.under.is_empty() && !changes.is_behind;
         match limit.per_client {
             Some(most) if is_first => self.keys.set("max_connections_per_client", most.to_string()),
-            Some(_) => self.fail(line, "connections at once are limited for a whole listener alone"),
+            Some(_) => {
+                let why = "connections at once are limited for a whole listener alone";
+                self.unlimited.push((line, why.to_owned()));
+            }
             None if is_first => self.limits.push(limit.table),
             None => {
                 self.note(line, "each of its routes counts for itself");
@@ -441,7 +527,15 @@ impl<'k> Routes<'k> {
         }
         let mut entries = vec![(answer.key.to_owned(), answer.table.clone())];
         entries.extend(keys.entries().iter().cloned());
-        self.push(all, &Changes { pinned: changes.pinned.clone(), ..Changes::default() }, entries, line);
+        let (is_tcp, mut all) = (self.known.is_tcp, all.clone());
+        if answer.key == "respond"
+            && answer.status >= 400
+            && let Err(why) = conditions_of(&all, changes.pinned.as_deref(), is_tcp)
+        {
+            self.fail(line, why);
+            all = askable(&all, changes.pinned.as_deref(), is_tcp);
+        }
+        self.push(&all, &Changes { pinned: changes.pinned.clone(), ..Changes::default() }, entries, line);
     }
 
     /// Goes on to a backend, with its own rules.
@@ -462,13 +556,13 @@ impl<'k> Routes<'k> {
         let line = self.under.last().copied().unwrap_or(0);
         match pool {
             Some(pool) => self.push(at, changes, vec![("pool".to_owned(), said(&pool))], line),
-            None => self.answer(&super::answers::refusal(503), at, changes, line),
+            None => self.answer(&refusal(503), at, changes, line),
         }
     }
 
     /// Adds the routes that together hold under a condition.
     fn push(&mut self, all: &All, changes: &Changes, action: Vec<(String, String)>, line: usize) {
-        let conditions = match conditions(all, changes.pinned.as_deref()) {
+        let conditions = match conditions_of(all, changes.pinned.as_deref(), self.known.is_tcp) {
             Ok(conditions) => conditions,
             Err(why) => return self.fail(line, why),
         };
@@ -485,77 +579,6 @@ impl<'k> Routes<'k> {
             entries.extend(keys.entries().iter().cloned());
             self.routes.push(entries);
         }
-    }
-}
-
-impl StepAct {
-    /// Whether it changes something and goes on.
-    fn is_change(&self) -> bool {
-        matches!(self, StepAct::Edit(..) | StepAct::Key(..) | StepAct::Rewrite(_))
-    }
-}
-
-impl Changes {
-    fn make(&mut self, act: &StepAct) {
-        match act {
-            StepAct::Edit(Side::Request, edit) => self.request.push(edit.clone()),
-            StepAct::Edit(Side::Response, edit) if self.is_behind => self.behind_response.push(edit.clone()),
-            StepAct::Edit(Side::Response, edit) => self.response.push(edit.clone()),
-            StepAct::Key(key, value) => self.keys.set(key, value.clone()),
-            StepAct::Rewrite(Rewrite { pinned, path, query }) => {
-                if pinned.is_some() {
-                    self.pinned.clone_from(pinned);
-                }
-                if let Some(path) = path {
-                    self.rewrite.set("path", said(path));
-                    self.path_is_changed = true;
-                }
-                if let Some(query) = query {
-                    self.rewrite.set("query", said(query));
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// The keys of a route with this action, and what of the changes they can't say.
-    fn keys(&self, action: &[(String, String)]) -> (Keys, Vec<String>) {
-        let mut keys = self.keys.clone();
-        let mut lost = self.request.say(Side::Request, &mut keys);
-        let mut response = self.behind_response.clone();
-        response.extend(&self.response);
-        lost.extend(response.say(Side::Response, &mut keys));
-        if !self.limits.is_empty() {
-            keys.set("rate_limit", listed(&self.limits));
-        }
-        if !self.rewrite.is_empty() {
-            keys.set("rewrite", self.rewrite.inline());
-        }
-        let is_mapped = action.iter().any(|(key, _)| key == "pool_map");
-        let own = action.iter().find(|(key, _)| key == "pool").map(|(_, pool)| pool.as_str());
-        let splits: Vec<String> = self
-            .splits
-            .iter()
-            .filter(|(pool, _)| own != Some(said(pool).as_str()))
-            .map(|(pool, share)| {
-                inline(&[("pool".to_owned(), said(pool)), ("share".to_owned(), format!("{share:?}"))])
-            })
-            .collect();
-        match (splits.is_empty(), is_mapped) {
-            (true, _) => {}
-            (false, false) => {
-                keys.set("split", inline(&[("to".to_owned(), format!("[{}]", splits.join(", ")))]))
-            }
-            (false, true) => lost.push("a route has no `split` beside `pool_map`".to_owned()),
-        }
-        let differs = self.request.have_any(&["$header.", "$cookie.", "$query", "$path"]);
-        if keys.has("cache") && (!splits.is_empty() || is_mapped || differs) {
-            keys.remove("cache");
-            lost.push(
-                "nothing is kept of a route that splits, or tells backends more of each request".to_owned(),
-            );
-        }
-        (keys, lost)
     }
 }
 

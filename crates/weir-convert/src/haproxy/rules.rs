@@ -1,6 +1,6 @@
 //! Rules of a proxy that are looked at for each request, as steps one after the other.
 
-use super::acls::{Read, Reader, When};
+use super::acls::{Lost, Read, Reader, When};
 use super::headers::{Edit, Side};
 use super::ledger::Ledger;
 use super::sections::Line;
@@ -109,10 +109,13 @@ impl Rules {
         self.used.extend(read.used);
         let words = &line.words[..end];
         if words.get(1).is_some_and(|action| action == "set-var" || action.starts_with("set-var(")) {
-            ledger.unsupported(
-                line.number,
-                "there are no variables of a request; what uses it is told by itself",
-            );
+            if !ledger.has(line.number) {
+                let note = "there are no variables of a request; what uses it is told by itself";
+                ledger.unsupported(line.number, note);
+            }
+            return;
+        }
+        if words.get(1).is_some_and(|action| action == "set-src") && ledger.has(line.number) {
             return;
         }
         let acts = match line.word(0) {
@@ -125,10 +128,7 @@ impl Rules {
         };
         let (when, became) = match (when, acts) {
             (Ok(when), Ok(became)) => (became.when.clone().unwrap_or(when), became),
-            (Err(why), _) | (_, Err(why)) => {
-                ledger.unsupported(line.number, format!("{why}: {}", effect(line)));
-                return;
-            }
+            (when, acts) => return self.lost(phase, line, when, acts, ledger),
         };
         let mut notes: Vec<String> = became.notes.into_iter().chain(read.notes).collect();
         if line.word(0) == "http-response" && became.acts.iter().any(|act| matches!(act, StepAct::Edit(..))) {
@@ -150,14 +150,64 @@ impl Rules {
     }
 }
 
+impl Rules {
+    /// Takes up a rule of which something has no counterpart: one that refuses clients refuses all that it
+    /// might concern, and all others are left out.
+    fn lost(
+        &mut self,
+        phase: usize,
+        line: &Line,
+        when: Result<When, Lost>,
+        acts: Result<actions::Became, String>,
+        ledger: &mut Ledger,
+    ) {
+        let (when, why, counts) = match (when, &acts) {
+            (Err(lost), _) => (lost.when, lost.why, lost.counts),
+            (Ok(when), Err(why)) => (when, why.clone(), false),
+            (Ok(when), Ok(_)) => (when, String::new(), false),
+        };
+        if counts && refuses(line) {
+            return ledger.unsupported(line.number, format!("{why}: {NO_LIMIT}"));
+        }
+        ledger.unsupported(line.number, format!("{why}: {}", effect(line)));
+        let acts = match acts {
+            Ok(became) => became.acts,
+            Err(_) if refuses(line) => vec![StepAct::Answer(answers::refusal(403))],
+            Err(_) => return,
+        };
+        // A backend may serve nobody, which the routes know.
+        if refuses(line) || line.word(0) == "use_backend" {
+            let step = |act| RuleStep { line: line.number, phase, when: when.clone(), act };
+            self.steps.extend(acts.into_iter().map(step));
+        }
+    }
+}
+
+/// Whether a rule refuses clients.
+fn refuses(line: &Line) -> bool {
+    match line.word(0) {
+        "http-request" => {
+            matches!(line.word(1), "deny" | "tarpit" | "reject" | "silent-drop" | "auth")
+        }
+        word => word == "block",
+    }
+}
+
+/// What it means that a limit is not there.
+pub const NO_LIMIT: &str = "NOT CONVERTED: there is NO LIMIT here in Weir";
+/// What it means that a response is not refused.
+pub const HELD_BACK: &str = "NOT CONVERTED: what HAProxy holds back here PASSES in Weir";
+/// What it means that a condition is not asked whole.
+pub const CLOSED: &str =
+    "CLOSED: Weir refuses ALL that this rule might concern, more than HAProxy, until you say whom to let in";
+
 /// What it means that a rule is not there.
 pub fn effect(line: &Line) -> &'static str {
     match (line.word(0), line.word(1)) {
-        ("http-request", "deny" | "tarpit" | "reject" | "silent-drop") | ("block", _) => {
-            "NOT CONVERTED: what HAProxy refuses here PASSES in Weir"
-        }
-        ("http-response", "deny") => "NOT CONVERTED: what HAProxy holds back here PASSES in Weir",
-        ("http-request", "auth") => "NOT CONVERTED: NOBODY IS ASKED FOR A PASSWORD here in Weir",
+        _ if refuses(line) => CLOSED,
+        ("tcp-request", _) if matches!(line.word(2), "reject" | "silent-drop") => CLOSED,
+        ("tcp-request", _) => "not converted: the rules behind it hold for these, too",
+        ("http-response", "deny") => HELD_BACK,
         ("http-request", "allow") => "not converted: the rules behind it hold for these requests, too",
         ("http-request", "redirect" | "return") | ("redirect", _) => {
             "not converted: these requests are not answered here, but go on"

@@ -1,7 +1,7 @@
 //! Sections of a file, and what each proxy takes over from the `defaults` before it.
 
 use super::ledger::Ledger;
-use super::words::{Given, words};
+use super::words::{Given, filled_in, words};
 use crate::NotConverted;
 
 /// One directive.
@@ -163,6 +163,16 @@ pub fn sections(text: &str, ledger: &mut Ledger) -> Result<Vec<Section>, NotConv
         if words.is_empty() {
             continue;
         }
+        // Of an address, HAProxy fills in variables that stand outside of quotes, too.
+        let address = match words[0].as_str() {
+            "bind" | "log" | "source" => 1,
+            "server" | "peer" => 2,
+            "server-template" => 3,
+            _ => usize::MAX,
+        };
+        if let Some(word) = words.get_mut(address) {
+            *word = filled_in(word, &given).map_err(|problem| mistake(number, &problem))?;
+        }
         if words[0].starts_with('.') {
             ledger.enter(number, words[0].clone());
             skipping.directive(number, &words, ledger);
@@ -189,7 +199,7 @@ pub fn sections(text: &str, ledger: &mut Ledger) -> Result<Vec<Section>, NotConv
             );
             return Err(mistake(number, &problem));
         };
-        let line = Line { number, negated, words: renamed(words) };
+        let line = Line { number, negated, words: super::old::present(renamed(words)) };
         ledger.enter(number, line.name());
         if section.kind == SectionKind::Global && matches!(line.word(0), "setenv" | "presetenv") {
             given.insert(line.word(1).to_owned(), line.word(2).to_owned());

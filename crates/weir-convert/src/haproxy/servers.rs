@@ -197,6 +197,11 @@ const KNOWN: &[&str] = &[
     "non-stick",
 ];
 
+/// An address as Weir writes it, so that each is found again; names stay as they are.
+fn in_one_form(address: String) -> String {
+    address.parse::<std::net::SocketAddr>().map_or(address, |address| address.to_string())
+}
+
 impl Server {
     /// Whether a keyword is there.
     pub fn has(&self, keyword: &str) -> bool {
@@ -278,12 +283,14 @@ impl Server {
         let relative = given.as_deref().is_some_and(|port| port.starts_with(['+', '-']));
         match (given, port) {
             (Some(given), _) if super::words::has_variable(&given) => Ok(format!("{host}:{given}")),
-            (Some(given), _) if given.parse::<u16>().is_ok_and(|port| port > 0) => {
-                Ok(format!("{host}:{given}"))
+            (Some(_), _) if relative => {
+                Err("a port that is counted from that of the client is not in Weir".to_owned())
             }
-            (Some(given), _) if !relative => Err(format!("`{given}` is no port")),
-            (Some(_), _) => Err("a port that is counted from that of the client is not in Weir".to_owned()),
-            (None, Some(port)) => Ok(format!("{host}:{port}")),
+            (Some(given), _) => match given.parse::<u16>() {
+                Ok(port) if port > 0 => Ok(in_one_form(format!("{host}:{port}"))),
+                _ => Err(format!("`{given}` is no port")),
+            },
+            (None, Some(port)) => Ok(in_one_form(format!("{host}:{port}"))),
             (None, None) => Err("it has no port, and clients come to several".to_owned()),
         }
     }

@@ -18,7 +18,7 @@ use super::rules::{self, RuleStep, Rules, StepAct};
 use super::sections::{Line, Section};
 use super::tables::Tables;
 use super::tcp::{self, Gate};
-use super::{options, stats};
+use super::{options, stats, trust};
 use crate::{ConvertedFile, SourceFiles};
 
 /// A file while it is converted.
@@ -124,10 +124,16 @@ impl<'s> Site<'s> {
         let tables = tables.of(proxy.name(), &proxy.lines, &mut self.maps);
         let mut reader =
             Reader { acls: &acls, maps: &mut self.maps, source: self.source, is_tcp: proxy.is_tcp };
+        let mut trusting = Vec::new();
+        let trust = match proxy.is_front() && !proxy.is_tcp {
+            true => trust::trusted(proxy, &mut reader, &mut trusting, &mut self.ledger),
+            false => Keys::default(),
+        };
         let mut rules = rules::rules(&proxy.lines, &mut reader, &mut self.ledger);
+        rules.used.extend(trusting);
         let mut front = Front::default();
-        let mut gate = Gate::default();
         let mut groups = Vec::new();
+        let mut gate = tcp::gate(proxy, &mut reader, &tables, &mut self.ledger);
         if proxy.is_front() {
             front = fronts::front(
                 proxy,
@@ -136,15 +142,15 @@ impl<'s> Site<'s> {
                 (self.source, &mut self.files),
                 &mut self.ledger,
             );
-            gate = tcp::gate(proxy, &mut reader, &tables, &mut self.ledger);
-            let by_port = rules.steps.iter().any(|step| step.when.asks_ports());
+            let by_port = rules.steps.iter().chain(&gate.steps).any(|step| step.when.asks_ports());
             groups = binds::groups(proxy, by_port, self.globals, self.source, &mut self.ledger);
             self.logs.read(proxy, self.sections, &mut self.maps, &mut self.ledger);
-            for (key, value) in gate.keys.entries() {
+            for (key, value) in gate.keys.entries().iter().chain(trust.entries()) {
                 front.keys.set(key, value.clone());
             }
         }
         rules.steps.splice(0..0, fronts::forwarded_as(proxy));
+        rules.steps.splice(0..0, std::mem::take(&mut gate.steps));
         let used: Vec<String> = rules.used.iter().chain(&gate.used).cloned().collect();
         acls.judge(&used, &mut self.ledger);
         gate.keys = front.keys;
@@ -342,6 +348,9 @@ impl<'s> Site<'s> {
         for (line, why) in &routes.failed {
             let effect = lines.get(line).map_or("", |line| rules::effect(line));
             self.ledger.unsupported(*line, format!("{why}: {effect}"));
+        }
+        for (line, why) in &routes.unlimited {
+            self.ledger.unsupported(*line, format!("{why}: {}", rules::NO_LIMIT));
         }
         for (line, note) in &routes.notes {
             self.ledger.approximate(*line, note.clone());

@@ -115,12 +115,26 @@ fn rules_of_a_backend_hold_for_all_that_leads_to_it() {
 }
 
 #[test]
-fn a_rule_is_never_followed_without_its_condition() {
-    for (rule, told) in [
-        ("http-request deny if { req.body_len gt 10 }", "PASSES in Weir"),
-        ("http-request deny if !{ path_beg /a } { lua.x }", "PASSES in Weir"),
-        ("http-request auth if { path_beg /a } { req.body -m sub x }", "NOBODY IS ASKED FOR A PASSWORD"),
-        ("use_backend app if { srv_is_up(app/a) }", "go on to the next rules"),
+fn a_rule_that_can_not_be_asked_is_left_out_and_one_that_refuses_refuses_more() {
+    for (rule, told, route) in [
+        ("http-request deny if { req.body_len gt 10 }", "CLOSED", "respond = { status = 403 }"),
+        (
+            "http-request deny deny_status 404 if { path_beg /a } { lua.x }",
+            "CLOSED",
+            "path = \"/a*\"\nrespond = { status = 404 }",
+        ),
+        (
+            "http-request deny unless { path_beg /a } || { lua.x }",
+            "CLOSED",
+            "not = { path = \"/a*\" }\nrespond",
+        ),
+        (
+            "http-request auth if { path_beg /a } { req.body -m sub x }",
+            "CLOSED",
+            "path = \"/a*\"\nrespond = { status = 401 }",
+        ),
+        ("http-request deny if { sc0_gpc0_rate gt 10 } { lua.x }", "NO LIMIT", ""),
+        ("use_backend app if { srv_is_up(app/a) }", "go on to the next rules", ""),
     ] {
         let text = format!(
             "defaults\n mode http\nfrontend web\n bind :80\n {rule}\n default_backend app\nbackend app\n server a 10.0.0.1:80\n"
@@ -128,7 +142,11 @@ fn a_rule_is_never_followed_without_its_condition() {
         let (verdict, note) = verdict(&text, 5);
         assert_eq!(verdict, DirectiveVerdict::Unsupported, "{rule}: {note}");
         assert!(note.contains(told), "{rule}: {note}");
-        assert!(!checked(&text).contains("[[listener"), "{rule}");
+        let body = checked(&text);
+        match route {
+            "" => assert!(!body.contains("[[listener"), "{rule}\n{body}"),
+            route => assert!(body.contains(&format!("[[listener.web.route]]\n{route}")), "{rule}\n{body}"),
+        }
     }
 }
 
@@ -186,4 +204,38 @@ fn a_password_that_is_asked_for_holds_for_what_is_behind_the_rule() {
         "{body}"
     );
     assert!(!body.contains("secret"), "{body}");
+}
+
+#[test]
+fn a_frontend_of_tcp_with_backends_of_http_alone_speaks_http() {
+    let body = checked(
+        "defaults\n timeout client 5s\nfrontend web\n bind :80\n acl is_static path_beg /static\n \
+         use_backend store if is_static\n default_backend app\nbackend app\n mode http\n server a 10.0.0.1:80\n\
+         backend store\n mode http\n server b 10.0.0.2:80\n",
+    );
+    assert!(!body.contains("protocol = \"tcp\""), "{body}");
+    assert!(body.contains("path = \"/static*\"\npool = \"store\"\n"), "{body}");
+}
+
+#[test]
+fn variables_in_addresses_need_no_quotes() {
+    let text = "defaults\n mode http\nfrontend web\n bind *:$PORT\n default_backend app\nbackend app\n server a ${HOST}:80\n";
+    let body = converted(text).body;
+    assert!(body.contains("bind = \"0.0.0.0:${env:PORT}\""), "{body}");
+    assert!(body.contains("backends = [\"${env:HOST}:80\"]"), "{body}");
+}
+
+#[test]
+fn what_weir_check_once_refused_is_taken() {
+    for lines in [
+        "server a /run/a.sock ssl verify none",
+        "server a /run/a.sock ssl ca-file /ca.pem verify required",
+        "server a 10.0.0.1:+1000",
+        "server a [::1]:80\n server b [0::1]:80",
+        "log loghost:514 local0\n log logs local0\n log 10.0.0.9:+5 local0",
+        "compression algo gzip\n compression type text/ application/javascript",
+    ] {
+        let text = format!("defaults\n mode http\nlisten web\n bind :80\n {lines}\n server z 10.0.0.2:80\n");
+        checked(&text);
+    }
 }

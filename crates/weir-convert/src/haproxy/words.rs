@@ -20,6 +20,23 @@ pub fn words(line: &str, given: &Given) -> Result<Vec<String>, String> {
     Ok(reading.words)
 }
 
+/// A word with the variables in it that stand outside of quotes.
+pub fn filled_in(word: &str, given: &Given) -> Result<String, String> {
+    let is_name =
+        |at: usize| word[at + 1..].starts_with(|c: char| c.is_ascii_alphabetic() || matches!(c, '_' | '{'));
+    if !word.match_indices('$').any(|(at, _)| is_name(at)) {
+        return Ok(word.to_owned());
+    }
+    let mut reading = Reading { left: word.chars().peekable(), given, words: Vec::new(), word: None };
+    while let Some(c) = reading.left.next() {
+        match c {
+            '$' => reading.variable()?,
+            c => reading.word.get_or_insert_default().push(c),
+        }
+    }
+    Ok(reading.word.unwrap_or_default())
+}
+
 /// The text with each variable as Weir writes it, and with everything else that Weir would take for one
 /// escaped.
 pub fn with_variables(text: &str) -> String {

@@ -1,0 +1,98 @@
+//! Rules of HAProxy before 2.1, which are about whole lines of a request, by what they are called since.
+
+/// The rule as it is written now, where it is one of those that people have: `reqrep` of the path or of the
+/// host, and what takes fields out. One that refuses requests becomes a rule whose condition nobody knows.
+pub fn present(words: Vec<String>) -> Vec<String> {
+    let rule = match words[0].as_str() {
+        "reqrep" | "reqirep" => replaced(&words),
+        "reqdel" | "reqidel" => removed("http-request", &words),
+        "rspdel" | "rspidel" => removed("http-response", &words),
+        "reqdeny" | "reqideny" | "reqtarpit" | "reqitarpit" => {
+            let mut rule = vec!["http-request".to_owned(), "deny".to_owned(), "if".to_owned()];
+            rule.extend(["{", words[0].as_str(), "}"].map(str::to_owned));
+            Some(rule)
+        }
+        _ => None,
+    };
+    rule.unwrap_or(words)
+}
+
+/// `reqrep ^([^\ :]*)\ /old/(.*) \1\ /new/\2`, or `reqirep ^Host:.* Host:\ NAME`.
+fn replaced(words: &[String]) -> Option<Vec<String>> {
+    let (search, new) = (words.get(1)?, words.get(2)?);
+    let condition = words.get(3..).unwrap_or_default();
+    let mut rule = vec!["http-request".to_owned()];
+    let lower = search.to_ascii_lowercase();
+    if let (Some(rest), Some(host)) = (lower.strip_prefix("^host:"), after_host(new)) {
+        if !matches!(rest, "" | ".*" | " .*" | "(.*)" | " (.*)" | ".*$" | " .*$") || host.contains('\\') {
+            return None;
+        }
+        rule.extend(["set-header".to_owned(), "Host".to_owned(), host.to_owned()]);
+    } else {
+        let methods = ["^([^ :]*) ", "^([^ ]*) ", "^(.*) ", "^([^\\ :]*) ", "^([^\\ ]*) "];
+        let path = methods.iter().find_map(|front| search.strip_prefix(front))?;
+        let target = new.strip_prefix("\\1 ")?;
+        if path.contains(' ')
+            || target.contains([' ', '?'])
+            || !path.starts_with('/')
+            || !target.starts_with('/')
+        {
+            return None;
+        }
+        // The first group was the method.
+        let mut shifted = String::new();
+        let mut rest = target;
+        while let Some(at) = rest.find('\\') {
+            let number =
+                rest[at + 1..].chars().next()?.to_digit(10)?.checked_sub(1).filter(|number| *number > 0)?;
+            shifted.push_str(&format!("{}\\{number}", &rest[..at]));
+            rest = &rest[at + 2..];
+        }
+        shifted.push_str(rest);
+        rule.extend(["replace-path".to_owned(), format!("^{path}"), shifted]);
+    }
+    rule.extend(condition.iter().cloned());
+    Some(rule)
+}
+
+fn after_host(new: &str) -> Option<&str> {
+    let (name, value) = new.split_once(':')?;
+    name.eq_ignore_ascii_case("host").then(|| value.trim())
+}
+
+/// `rspidel ^Server:.*`
+fn removed(rule: &str, words: &[String]) -> Option<Vec<String>> {
+    let name = words.get(1)?.strip_prefix('^')?;
+    let name = name.split(':').next()?;
+    let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    let mut rule = vec![rule.to_owned(), "del-header".to_owned(), name.to_owned()];
+    rule.extend(words.get(2..).unwrap_or_default().iter().cloned());
+    is_name.then_some(rule)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now(words: &[&str]) -> String {
+        present(words.iter().map(|word| (*word).to_owned()).collect()).join(" ")
+    }
+
+    #[test]
+    fn rules_about_lines_are_rules_about_paths_and_fields() {
+        assert_eq!(
+            now(&["reqrep", "^([^ :]*) /printer/(.*)", "\\1 /\\2", "if", "a"]),
+            "http-request replace-path ^/printer/(.*) /\\1 if a"
+        );
+        assert_eq!(now(&["reqirep", "^Host:", "Host: a.example"]), "http-request set-header Host a.example");
+        assert_eq!(now(&["rspidel", "^Server:.*"]), "http-response del-header Server");
+        assert_eq!(now(&["reqdeny", "^x"]), "http-request deny if { reqdeny }");
+        for left in [
+            ["reqrep", "^Cookie:(.*)", "x"],
+            ["reqrep", "^([^ :]*) /a(.*) HTTP", "\\1 /\\2"],
+            ["reqdel", ".*", ""],
+        ] {
+            assert_eq!(now(&left), left.join(" "));
+        }
+    }
+}
