@@ -81,7 +81,14 @@ impl Client {
     /// # Errors
     /// The server refuses, or the connection breaks.
     pub fn log_in(to: SocketAddr, login: &Login<'_>) -> Result<Client, LoginFailed> {
-        let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
+        Client::log_in_over(TcpStream::connect_timeout(&to, PATIENCE)?, login)
+    }
+
+    /// Logs in over a connection that is there.
+    ///
+    /// # Errors
+    /// As [`Self::log_in`].
+    pub fn log_in_over(stream: TcpStream, login: &Login<'_>) -> Result<Client, LoginFailed> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE * 6))?;
         // utf8mb4_0900_ai_ci.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak, mpsc};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
@@ -78,6 +78,11 @@ impl Mysqld {
         self.dir.join("data").join(file).display().to_string()
     }
 
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner).id()
+    }
+
     /// A client of root's.
     pub fn root(&self) -> Client {
         Client::log_in(self.address, &Login::of("root", "")).expect("root is let in")
@@ -97,6 +102,13 @@ impl Mysqld {
         kill_process(pid, Signal::STOP).expect("a process of ours");
         // Some threads go on answering until all of them have stopped.
         waitpid(Some(pid), WaitOptions::UNTRACED).expect("a child of ours");
+    }
+
+    /// Lets it go on after [`Self::freezes`].
+    pub fn thaws(&self) {
+        let child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a process");
+        kill_process(pid, Signal::CONT).expect("a process of ours");
     }
 
     /// Starts it again at the same address, after it died.
@@ -220,14 +232,37 @@ CREATE DATABASE shop;
 
 fn spawn(dir: &Path) -> Child {
     let words = words_of("mysqld");
-    Command::new(&words[0])
-        .args(&words[1..])
+    // It ends with this process, whatever ends that.
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--pdeathsig", "KILL"])
+        .args(words)
         .arg(format!("--defaults-file={}", dir.join("my.cnf").display()))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("mysqld starts")
+        .stderr(Stdio::null());
+    spawn_by_parent(command)
+}
+
+/// What [`spawn_by_parent`] asks for: a command, and where its process goes.
+type ToSpawn = (Command, mpsc::Sender<Child>);
+
+/// Starts a process from a thread that lives as long as this process: to the kernel the thread is the parent,
+/// and a test's own thread ends before others are done with the server (prctl(2), PR_SET_PDEATHSIG).
+fn spawn_by_parent(command: Command) -> Child {
+    static PARENT: LazyLock<Mutex<mpsc::Sender<ToSpawn>>> = LazyLock::new(|| {
+        let (wanted, asked) = mpsc::channel::<ToSpawn>();
+        std::thread::spawn(move || {
+            for (mut command, answer) in asked {
+                let _ = answer.send(command.spawn().expect("mysqld starts"));
+            }
+        });
+        Mutex::new(wanted)
+    });
+    let (answer, child) = mpsc::channel();
+    let parent = PARENT.lock().unwrap_or_else(PoisonError::into_inner);
+    parent.send((command, answer)).expect("a thread that does not end");
+    child.recv().expect("mysqld starts")
 }
 
 /// A server's configuration: small, fast, and not safe against a crash of the machine.

@@ -16,9 +16,10 @@ use super::SoakPlan;
 use super::backend::version_file;
 use super::judge::Disturbance;
 use super::site::{CERTIFICATES, DRAIN_SECONDS, HOST, NAME, Site, Variant};
+use super::sql_judge::{SqlCause, SqlChange};
 use super::traffic::Shared;
 use super::usage::Holding;
-use crate::dialogue::{Draws, PATIENCE, Signal};
+use crate::dialogue::{Draws, PATIENCE, Sample, Signal};
 use crate::storm::Failures;
 use crate::versions;
 
@@ -31,13 +32,21 @@ const GRACE: Duration = Duration::from_secs(10);
 /// The access log is rotated at the latest with this size, bytes.
 const LONGEST_LOG: u64 = 2 << 20;
 
+/// Pools whose backends are drained.
+const POOLS: [&str; 4] = ["app", "raw", "datagrams", "uploads"];
+/// The pool of MySQL's servers.
+pub(super) const SQL_POOL: &str = "cluster";
+
 /// What is to be set right again.
 #[derive(Clone, Copy, Debug)]
-enum Undo {
+pub(super) enum Undo {
     Revive(usize),
     Continue(usize),
     Enable(SocketAddr),
     FreeDisk,
+    SqlStart(usize),
+    SqlContinue(usize),
+    SqlEnable(SocketAddr),
 }
 
 /// Makes the changes, and takes notes.
@@ -45,7 +54,7 @@ pub(super) struct Chaos {
     pub(super) site: Site,
     pub(super) shared: Arc<Shared>,
     pub(super) begun: Instant,
-    draws: Draws,
+    pub(super) draws: Draws,
     length: Duration,
     mean: Duration,
     last_upgrade: Duration,
@@ -53,8 +62,11 @@ pub(super) struct Chaos {
     undo: Vec<(Instant, Undo)>,
     /// Only one backend at a time is killed, stopped or drained.
     is_disturbed: bool,
+    /// The same of MySQL's servers.
+    pub(super) is_sql_disturbed: bool,
     is_disk_full: bool,
     pub(super) disturbances: Vec<Disturbance>,
+    pub(super) sql_changes: Vec<SqlChange>,
     /// Changes made, by name.
     pub(super) counts: BTreeMap<&'static str, u64>,
     pub(super) failures: Failures,
@@ -79,8 +91,10 @@ impl Chaos {
             progress: plan.progress,
             undo: Vec::new(),
             is_disturbed: false,
+            is_sql_disturbed: false,
             is_disk_full: false,
             disturbances: Vec::new(),
+            sql_changes: Vec::new(),
             counts: BTreeMap::new(),
             failures: Failures::default(),
             leaving: Vec::new(),
@@ -134,6 +148,7 @@ impl Chaos {
         if self.holdings.last().is_none_or(|last| elapsed - last.at >= LOOK_EVERY) {
             let pid = self.pid();
             self.holdings.extend(Holding::of(pid, elapsed));
+            self.shared.needs(self.site.processes());
             let length = std::fs::metadata(self.site.on_small_disk("access.log")).map_or(0, |it| it.len());
             if length > LONGEST_LOG && !self.is_disk_full {
                 self.rotate();
@@ -164,6 +179,9 @@ impl Chaos {
             }
             runs && since.elapsed() <= latest
         });
+        if self.leaving.is_empty() {
+            self.sql_change_ends(SqlCause::Upgrade);
+        }
     }
 
     /// Whether no process is about to end.
@@ -203,14 +221,28 @@ impl Chaos {
     }
 
     pub(super) fn all_healthy(&self) -> bool {
+        self.are_healthy(|_| true)
+    }
+
+    /// Whether all backends of pools that this takes by their name are.
+    fn are_healthy(&self, takes: impl Fn(&str) -> bool) -> bool {
         let page = self.site.weir.admin().metrics();
-        page.iter().filter(|sample| sample.name == "weir_backend_healthy").all(|sample| sample.value == 1.0)
+        let is_of = |sample: &&Sample| {
+            let pool = sample.labels.iter().find(|(label, _)| label.as_str() == "pool");
+            sample.name == "weir_backend_healthy" && pool.is_some_and(|(_, name)| takes(name))
+        };
+        page.iter().filter(is_of).all(|sample| sample.value == 1.0)
     }
 
     /// Makes one change, and gives its name.
     fn changes(&mut self) -> &'static str {
-        let can_disturb = !self.is_disturbed && self.all_healthy();
-        match self.draws.below(100) {
+        let can_disturb = !self.is_disturbed && self.are_healthy(|pool| pool != SQL_POOL);
+        let can_disturb_sql = !self.is_sql_disturbed && self.are_healthy(|pool| pool == SQL_POOL);
+        match self.draws.below(130) {
+            100..108 if can_disturb_sql => self.sql_kills(),
+            108..114 if can_disturb_sql => self.sql_stops(),
+            114..122 if can_disturb_sql => self.sql_hands_over(),
+            122..130 if can_disturb_sql => self.sql_drains(),
             0..13 if can_disturb => self.kill(),
             13..24 if can_disturb => self.stop(),
             24..32 if can_disturb => self.drain(),
@@ -229,7 +261,7 @@ impl Chaos {
         }
     }
 
-    fn later(&mut self, milliseconds: std::ops::Range<u64>, undo: Undo) {
+    pub(super) fn later(&mut self, milliseconds: std::ops::Range<u64>, undo: Undo) {
         let drawn = milliseconds.start + self.draws.below(milliseconds.end - milliseconds.start);
         self.undo.push((Instant::now() + Duration::from_millis(drawn), undo));
     }
@@ -246,7 +278,19 @@ impl Chaos {
             }
             Undo::Enable(address) => {
                 self.is_disturbed = false;
-                self.sets_state(address, "ready");
+                self.sets_state(&POOLS, address, "ready");
+            }
+            Undo::SqlStart(place) => {
+                self.site.sql.server(place).starts_again();
+                self.sql_is_back();
+            }
+            Undo::SqlContinue(place) => {
+                self.site.sql.server(place).thaws();
+                self.sql_is_back();
+            }
+            Undo::SqlEnable(address) => {
+                self.is_sql_disturbed = false;
+                self.sets_state(&[SQL_POOL], address, "ready");
             }
             Undo::FreeDisk => {
                 let _ = std::fs::remove_file(self.site.on_small_disk("filler"));
@@ -288,8 +332,8 @@ impl Chaos {
         "backend stopped"
     }
 
-    fn sets_state(&mut self, backend: SocketAddr, state: &str) {
-        for pool in ["app", "raw", "datagrams", "uploads"] {
+    pub(super) fn sets_state(&mut self, pools: &[&str], backend: SocketAddr, state: &str) {
+        for pool in pools {
             let path = format!("/v1/pools/{pool}/backends/{backend}");
             let body = format!("{{\"state\":\"{state}\"}}");
             let answer = self.site.weir.admin().calls("PATCH", &path, &[], &body);
@@ -302,7 +346,7 @@ impl Chaos {
     fn drain(&mut self) -> &'static str {
         let backend = self.site.backends[self.draws.below(2) as usize].address();
         self.is_disturbed = true;
-        self.sets_state(backend, "drain");
+        self.sets_state(&POOLS, backend, "drain");
         self.later(500..3000, Undo::Enable(backend));
         "backend drained"
     }
@@ -421,6 +465,7 @@ impl Chaos {
     /// Has a new process take over.
     pub(super) fn upgrade(&mut self) -> &'static str {
         let old = self.pid();
+        self.sql_change(SqlCause::Upgrade);
         self.site.weir.signals_pid(old, Signal::USR2);
         let serves = |chaos: &Chaos| {
             let answer = chaos.site.weir.admin().tries_to_read("/v1/status");
@@ -428,6 +473,8 @@ impl Chaos {
         };
         if self.waits("the new process to serve", serves) {
             self.leaving.push((old, Instant::now()));
+        } else {
+            self.sql_change_ends(SqlCause::Upgrade);
         }
         "upgrade"
     }

@@ -17,6 +17,7 @@ use tokio_rustls::TlsConnector;
 use super::backend::events_of;
 use super::raw;
 use super::site::HOST;
+use super::sql_clients::sql_works;
 use super::traffic::{Kind, Outcome, Shared};
 use crate::dialogue::{Draws, PATIENCE};
 use crate::storm::{body_of, receipt};
@@ -243,6 +244,12 @@ impl Clients {
                 Outcome::Failed(..) => Outcome::Good,
                 other => other,
             },
+            Kind::Sql(work) => {
+                let shared = self.shared.clone();
+                let works = move || sql_works(&shared, work, number, &mut draws);
+                let done = tokio::task::spawn_blocking(works).await;
+                done.unwrap_or_else(|problem| Outcome::Wrong(format!("a client panicked: {problem}")))
+            }
         }
     }
 

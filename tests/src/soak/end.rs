@@ -1,12 +1,14 @@
 //! What is left when all clients have left.
 
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use super::SoakPlan;
 use super::chaos::Chaos;
-use super::judge::judge;
+use super::judge::{Excuses, judge};
 use super::report::SoakReport;
 use super::site::LIMIT;
+use super::sql_ledger::check_sql;
 use super::usage::{self, Holding};
 use crate::dialogue::Sample;
 use crate::storm::check_ledger;
@@ -55,6 +57,10 @@ pub(super) fn concludes(mut chaos: Chaos, plan: &SoakPlan, first: &Holding, is_w
     if let Some((first, last)) = trend.filter(|trend| usage::has_grown(*trend)) {
         chaos.failures.add(format!("resident memory grew from {first} to {last} bytes under the same load"));
     }
+    let sql = {
+        let ledger = chaos.shared.sql_ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        check_sql(&chaos.site.sql, &ledger)
+    };
     let [left, fresh] = compares_with_a_fresh_one(&mut chaos, first);
     ends(&mut chaos);
     let log = chaos.site.weir.stderr();
@@ -63,13 +69,16 @@ pub(super) fn concludes(mut chaos: Chaos, plan: &SoakPlan, first: &Holding, is_w
     }
     let (failures, wrong) = chaos.shared.take_failures();
     let log = chaos.site.weir.dir().join("judge.log");
-    let judged = judge(&log, &failures, &chaos.disturbances, &chaos.shared.stalls(), chaos.begun);
+    let stalls = chaos.shared.stalls();
+    let excuses =
+        Excuses { disturbed: &chaos.disturbances, sql_changes: &chaos.sql_changes, stalls: &stalls };
+    let judged = judge(&log, &failures, excuses, chaos.begun);
     for what in judged.unexplained.iter().chain(&wrong) {
         chaos.failures.add(what.clone());
     }
-    let answered =
-        std::mem::take(&mut *chaos.shared.answered.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+    let answered = std::mem::take(&mut *chaos.shared.answered.lock().unwrap_or_else(PoisonError::into_inner));
     chaos.failures.merge(check_ledger(&chaos.site.ledger, &answered));
+    chaos.failures.merge(sql);
     checks_limit(&mut chaos, elapsed);
     let report = SoakReport::new(&mut chaos, plan, &judged, trend, [left, fresh]);
     if let Some(keep) = plan.keep.as_ref().filter(|_| plan.keep_always || report.failed() > 0) {

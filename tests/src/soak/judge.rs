@@ -7,12 +7,30 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::sql_judge::{SqlCause, SqlChange};
 use super::traffic::{Failure, Kind, Stall};
 
 /// A failure that begins so long after a backend was disturbed may still come of it: timers run out.
 const AFTERMATH: Duration = Duration::from_secs(1);
-/// A failure that begins so long behind a stall of the clients may still come of it.
+/// A failure that begins so long behind a time in which the machine was too busy may still come of it.
 const AFTER_STALL: Duration = Duration::from_secs(3);
+/// End reasons that say that somebody took too long, or gave up; and of a wait that only the client knows.
+const OF_TIMERS: [&str; 14] = [
+    "done",
+    "client_closed",
+    "client_idle",
+    "tunnel_idle",
+    "client_header_timeout",
+    "client_body_timeout",
+    "tls_handshake",
+    "login_timeout",
+    "connect_timeout",
+    "backend_timeout",
+    "stream_timeout",
+    "backend_down",
+    "no_backend",
+    "draining",
+];
 /// End reasons that say that the backend failed.
 const OF_BACKENDS: [&str; 6] = [
     "connect_failed",
@@ -23,16 +41,8 @@ const OF_BACKENDS: [&str; 6] = [
     "stream_timeout",
 ];
 /// End reasons that none of this traffic may have: limits that it stays below, and mistakes of Weir's.
-const NEVER: [&str; 8] = [
-    "internal",
-    "overload",
-    "buffer_lost",
-    "queue_full",
-    "queue_timeout",
-    "bad_response",
-    "no_route",
-    "too_many_connections",
-];
+const NEVER: [&str; 7] =
+    ["internal", "overload", "buffer_lost", "queue_full", "bad_response", "no_route", "too_many_connections"];
 
 /// A time in which a backend was killed or stopped.
 #[derive(Clone, Copy, Debug)]
@@ -51,9 +61,11 @@ impl Disturbance {
 /// What became of the failures.
 #[derive(Debug, Default)]
 pub(super) struct Judgement {
-    /// Failures that the access log explains by a backend that was disturbed at that time, or that came while
-    /// the clients did not run.
+    /// Failures that the access log explains by a backend that was disturbed at that time, or by a timer that
+    /// ran out while the machine was too busy.
     pub(super) explained: Vec<String>,
+    /// How many of them by the latter alone.
+    pub(super) stalled: u64,
     /// Others, each with what the log says.
     pub(super) unexplained: Vec<String>,
     /// Lines of the access log, by their end reason.
@@ -67,13 +79,20 @@ struct Line {
     text: String,
 }
 
-/// Reads the access log once; `begun` is when the soak began, and `stalls` are times in which its clients did
-/// not run.
+/// What explains failures.
+#[derive(Clone, Copy)]
+pub(super) struct Excuses<'a> {
+    pub(super) disturbed: &'a [Disturbance],
+    pub(super) sql_changes: &'a [SqlChange],
+    /// Times in which the machine was too busy.
+    pub(super) stalls: &'a [Stall],
+}
+
+/// Reads the access log once; `begun` is when the soak began.
 pub(super) fn judge(
     log: &Path,
     failures: &[Failure],
-    disturbed: &[Disturbance],
-    stalls: &[Stall],
+    Excuses { disturbed, sql_changes, stalls }: Excuses<'_>,
     begun: Instant,
 ) -> Judgement {
     let mut judgement = Judgement::default();
@@ -110,13 +129,29 @@ pub(super) fn judge(
         let said =
             if log.is_empty() { "the access log has no such line".to_owned() } else { log.join("\n    ") };
         let text = format!("at {at:.1} s, {took:.1} s long, {kind:?} {key}: {what}\n    {said}");
-        let is_stalled = stalls
-            .iter()
-            .any(|(from, until)| failure.ended >= *from && failure.begun <= *until + AFTER_STALL);
-        let is_explained = is_stalled || is_explained(failure, lines, disturbed);
+        let is_explained = match &failure.told {
+            Some(told) => sql_changes.iter().any(|change| change.explains(told, failure.ended)),
+            None => is_explained(failure, lines, disturbed),
+        };
+        let is_stalled = !is_explained && is_stalled(failure, lines, stalls);
+        judgement.stalled += u64::from(is_stalled);
+        let is_explained = is_explained || is_stalled;
         if is_explained { &mut judgement.explained } else { &mut judgement.unexplained }.push(text);
     }
     judgement
+}
+
+/// Whether a timer ran out, and may have because the machine was too busy.
+fn is_stalled(failure: &Failure, lines: &[Line], stalls: &[Stall]) -> bool {
+    let is_of_timer = match &failure.told {
+        // Also one that waited too long behind others.
+        Some(told) => {
+            told.code.is_none_or(|code| code == 1040) || SqlCause::Lost.allows(told.phase, told.code)
+        }
+        None => lines.iter().all(|line| OF_TIMERS.contains(&line.end.as_str())),
+    };
+    is_of_timer
+        && stalls.iter().any(|(from, until)| failure.ended >= *from && failure.begun <= *until + AFTER_STALL)
 }
 
 fn is_explained(failure: &Failure, lines: &[Line], disturbed: &[Disturbance]) -> bool {

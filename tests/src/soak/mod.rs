@@ -14,6 +14,13 @@ mod judge;
 mod raw;
 mod report;
 mod site;
+mod sql_chaos;
+mod sql_clients;
+mod sql_judge;
+mod sql_ledger;
+mod sql_servers;
+mod sql_session;
+mod starvation;
 mod traffic;
 mod usage;
 
@@ -71,9 +78,13 @@ pub fn soak(plan: &SoakPlan) -> SoakReport {
         relay: address("relay"),
         flow: address("flow"),
         extra: address("extra"),
+        db: address("db"),
+        writes: address("writes"),
+        copies: address("copies"),
     };
     let shared = std::sync::Arc::new(Shared::new(targets, site.authority.clone(), plan.seed));
     let begun = Instant::now();
+    starvation::watches(shared.clone());
     let traffic = traffic::start(&shared, plan.rate);
     let mut chaos = Chaos::new(site, shared.clone(), plan, begun);
     chaos.runs();

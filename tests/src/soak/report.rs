@@ -1,5 +1,6 @@
 //! The verdict.
 
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use super::SoakPlan;
@@ -38,12 +39,20 @@ impl SoakReport {
             if failed == 0 { format!("{name} {begun}") } else { format!("{name} {begun} ({failed} failed)") }
         });
         row("of them", of_kinds.collect::<Vec<_>>().join(", "));
-        row("failed, explained", judged.explained.len().to_string());
+        let (explained, stalled) = (judged.explained.len(), judged.stalled);
+        row("failed, explained", format!("{explained}, {stalled} of them by a machine that was too busy"));
         let stalls = shared.stalls();
-        let stalled: f64 = stalls.iter().map(|(from, until)| (*until - *from).as_secs_f64()).sum();
-        row("clients did not run", format!("{} times, {stalled:.1} s in all", stalls.len()));
+        let stalled: f64 =
+            stalls.iter().map(|(from, until)| (*until - *from).as_secs_f64()).sum::<f64>() + 0.0;
+        row("machine too busy", format!("{} times, {stalled:.1} s in all", stalls.len()));
         row("sent again as refused", shared.repeated.load(Ordering::Relaxed).to_string());
         row("left out, too many at once", shared.left_out.load(Ordering::Relaxed).to_string());
+        let (done, undone, unknown) =
+            shared.sql_ledger.lock().unwrap_or_else(PoisonError::into_inner).counts();
+        row(
+            "rows written to MySQL",
+            format!("{done} acknowledged, {undone} refused or rolled back, {unknown} without an answer"),
+        );
         let (resumed, all) =
             (shared.resumed.load(Ordering::Relaxed), shared.handshakes.load(Ordering::Relaxed));
         row("handshakes resumed", format!("{resumed} of {all}"));

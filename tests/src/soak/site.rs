@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::backend::version_file;
+use super::sql_servers::SqlServers;
 use crate::dialogue::{Authority, Draws, NameServer, Weir, free_address, until};
 use crate::storm::Process;
 use crate::versions::{Behind, VersionedBackend};
@@ -41,6 +42,10 @@ pub(super) struct Variant {
     hedge: bool,
     /// Whether relayed connections are ended when their backend goes down.
     cut: bool,
+    /// Whether reads of MySQL go to the primary as well.
+    all_read: bool,
+    /// Whether clients of MySQL may compress.
+    pack: bool,
 }
 
 impl Variant {
@@ -57,6 +62,8 @@ impl Variant {
                 mirror: draw(),
                 hedge: draw(),
                 cut: draw(),
+                all_read: draw(),
+                pack: draw(),
             };
             if next != self {
                 return next;
@@ -77,8 +84,13 @@ impl Variant {
         let mirror = if self.mirror { "mirror = { pool = \"modern\", share = 0.5 }" } else { "" };
         let hedge = if self.hedge { "retry = { hedge = { after = \"100ms\" } }" } else { "" };
         let cut = if self.cut { ", on_down = \"end-sessions\"" } else { "" };
-        let mut text = BASE
+        let reads = if self.all_read { "reads = \"all\"" } else { "" };
+        let pack = if self.pack { "" } else { "compression = [\"uncompressed\"]" };
+        let mut text = [BASE, SQL]
+            .concat()
             .replace("THIRD", third)
+            .replace("READS", reads)
+            .replace("PACK", pack)
             .replace("BALANCE", balance)
             .replace("BUFFER", buffer)
             .replace("COMPRESS", compress)
@@ -214,12 +226,46 @@ tls = { ca = "@dir/ca.pem", server_name = "soak.test" }
 [pool.quick]
 backends = ["@quick"]
 protocol = "h3"
+# It has no TCP: whoever fell back to that would fail, for a minute.
+fall_back_after = "off"
 health = "off"
 keep_alive = { idle = "3s" }
 tls = { ca = "@dir/ca.pem", server_name = "soak.test" }
 "#;
 
+const SQL: &str = r#"
+[listener.db]
+protocol = "mysql"
+bind = "@db"
+access = "auto"
+pool = "cluster"
+tls = { certificates = [{ cert = "@dir/site.pem", key = "@dir/site.key" }] }
+PACK
+[listener.writes]
+protocol = "mysql"
+bind = "@writes"
+access = "read-write"
+pool = "cluster"
+tls = { certificates = [{ cert = "@dir/site.pem", key = "@dir/site.key" }] }
+PACK
+[pool.cluster]
+backends = ["@one", "@two"]
+keep_alive = { idle = "3s" }
+BALANCE
+[pool.cluster.mysql]
+topology = "replication"
+user = "weir"
+park = "60s"
+READS
+"#;
+
 const EXTRA: &str = r#"
+[listener.copies]
+protocol = "mysql"
+bind = "@copies"
+access = "read-only"
+pool = "cluster"
+tls = { certificates = [{ cert = "@dir/site.pem", key = "@dir/site.key" }] }
 [listener.extra]
 bind = "@extra"
 pool = "more"
@@ -237,6 +283,7 @@ pub(super) struct Site {
     /// Those behind [`NAME`], which are left alone.
     named: Vec<Process>,
     versioned: [VersionedBackend; 2],
+    pub(super) sql: SqlServers,
     pub(super) names: NameServer,
     pub(super) authority: Arc<Authority>,
     pub(super) ledger: PathBuf,
@@ -261,13 +308,14 @@ impl Site {
         let named = [first, SocketAddr::from(([127, 0, 0, 2], first.port()))].map(start);
         let mut authority = Authority::new();
         for number in 0..CERTIFICATES {
-            authority = authority.signs(&format!("site{number}"), &[HOST]);
+            authority = authority.signs(&format!("site{number}"), &[HOST, "localhost"]);
         }
         std::fs::copy(authority.path("site0.pem"), authority.path("site.pem")).expect("copied");
         std::fs::copy(authority.path("site0.key"), authority.path("site.key")).expect("copied");
         let authority = Arc::new(authority);
         let versioned = [Behind::Http2Tls, Behind::Http3]
             .map(|behind| VersionedBackend::start(free_address(), behind, &authority, "site0"));
+        let sql = SqlServers::start();
         let names = NameServer::start();
         names.says(NAME, &["1 A 127.0.0.1"]);
         let mount = std::env::temp_dir().join(format!("weir-soak-{unique}.disk"));
@@ -279,7 +327,10 @@ impl Site {
             .with("named", format!("{NAME}:{}", first.port()))
             .with("modern", versioned[0].address())
             .with("quick", versioned[1].address())
-            .with("extra", free_address());
+            .with("extra", free_address())
+            .with("copies", free_address())
+            .with("one", sql.addresses()[0])
+            .with("two", sql.addresses()[1]);
         for (name, address) in ["a", "b", "c"].iter().zip(&places) {
             setup = setup.with(name, address);
         }
@@ -298,6 +349,7 @@ impl Site {
             backends,
             named: named.into(),
             versioned,
+            sql,
             names,
             authority,
             ledger,
@@ -307,7 +359,9 @@ impl Site {
         };
         until("all backends to be up", || {
             let of_app = [("pool", "app")];
-            (site.weir.metric("weir_backend_healthy", &of_app) >= 2.0).then_some(())
+            let has = |role| site.weir.metric("weir_mysql_role", &[("role", role)]) == 1.0;
+            let is_up = site.weir.metric("weir_backend_healthy", &of_app) >= 2.0;
+            (is_up && has("primary") && has("secondary")).then_some(())
         });
         site
     }
@@ -328,11 +382,18 @@ impl Site {
         PathBuf::from(format!("/proc/{pid}/root{}", path.display()))
     }
 
+    /// All processes: of Weir, and of what stands behind it.
+    pub(super) fn processes(&self) -> Vec<u32> {
+        let backends = self.backends.iter().chain(&self.named).map(Process::pid);
+        backends.chain(self.sql.pids()).chain(self.weir.pids()).collect()
+    }
+
     /// All backends that configs may name.
     pub(super) fn backend_names(&self) -> Vec<String> {
         let own = self.backends.iter().chain(&self.named).map(|process| process.address().to_string());
         let versioned = self.versioned.iter().map(|backend| backend.address().to_string());
-        own.chain(versioned).collect()
+        let sql = self.sql.addresses().map(|address| address.to_string());
+        own.chain(versioned).chain(sql).collect()
     }
 }
 

@@ -9,8 +9,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::clients::Clients;
+use super::sql_clients::SqlWork;
+use super::sql_judge::SqlTold;
+use super::sql_ledger::SqlLedger;
 use crate::dialogue::{Authority, Draws};
-use crate::versions;
+use crate::{mysql, versions};
 
 /// Longest run.
 const LONGEST: Duration = Duration::from_secs(48 * 3600);
@@ -19,6 +22,9 @@ const MOST_AT_ONCE: u64 = 2000;
 /// How often it is checked whether the clients run, and the shortest time without that counts as a stall.
 const TICK: Duration = Duration::from_millis(100);
 const SHORTEST_STALL: Duration = Duration::from_secs(1);
+/// Spreads the numbers of clients over all bits (2^64 divided by the golden ratio): the first draws of seeds that
+/// differ in their upper bits alone are the same.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Failures that are kept to be judged; the others are only counted.
 const MOST_FAILURES: usize = 20_000;
 
@@ -59,11 +65,13 @@ pub(super) enum Kind {
     Named,
     /// A listener that comes and goes.
     Extra,
+    /// A client of MySQL.
+    Sql(SqlWork),
 }
 
 impl Kind {
     /// All, each with its name and its share of the arrivals.
-    pub(super) const ALL: [(Kind, &str, u64); 17] = [
+    pub(super) const ALL: [(Kind, &str, u64); 26] = [
         (Kind::Kept, "HTTP/1.1, kept", 220),
         (Kind::Fresh, "HTTP/1.1, new", 100),
         (Kind::Http2, "HTTP/2", 140),
@@ -81,6 +89,15 @@ impl Kind {
         (Kind::Limited, "rate limit", 60),
         (Kind::Named, "by name", 40),
         (Kind::Extra, "comes and goes", 20),
+        (Kind::Sql(SqlWork::Writes), "MySQL, own writes", 40),
+        (Kind::Sql(SqlWork::Transactions), "MySQL, transactions", 40),
+        (Kind::Sql(SqlWork::Reads), "MySQL, reads", 30),
+        (Kind::Sql(SqlWork::Prepared), "MySQL, prepared", 30),
+        (Kind::Sql(SqlWork::State), "MySQL, pinned", 15),
+        (Kind::Sql(SqlWork::Leaves), "MySQL, leaver", 25),
+        (Kind::Sql(SqlWork::SlowReader), "MySQL, slow reader", 8),
+        (Kind::Sql(SqlWork::Killed), "MySQL, killed", 8),
+        (Kind::Sql(SqlWork::Extra), "MySQL, comes and goes", 8),
     ];
 
     fn draw(draws: &mut Draws) -> Kind {
@@ -109,6 +126,14 @@ pub(super) struct Failure {
     pub(super) what: String,
     pub(super) begun: Instant,
     pub(super) ended: Instant,
+    /// Of a client of MySQL: how its statement failed.
+    pub(super) told: Option<SqlTold>,
+}
+
+impl Failure {
+    fn of(kind: Kind, key: String, what: String, begun: Instant) -> Failure {
+        Failure { kind, key, what, begun, ended: Instant::now(), told: None }
+    }
 }
 
 /// What came of one client's work.
@@ -118,6 +143,8 @@ pub(super) enum Outcome {
     Good,
     /// Key and reason of a [`Failure`].
     Failed(String, String),
+    /// The same of a statement.
+    SqlFailed { key: String, what: String, told: SqlTold },
     /// A wrong answer, such as another client's: no fault of a backend explains it.
     Wrong(String),
 }
@@ -138,12 +165,18 @@ pub(super) struct Targets {
     pub(super) relay: SocketAddr,
     pub(super) flow: SocketAddr,
     pub(super) extra: SocketAddr,
+    pub(super) db: SocketAddr,
+    pub(super) writes: SocketAddr,
+    pub(super) copies: SocketAddr,
 }
 
 /// What clients, the chaos and the report share.
 pub(super) struct Shared {
     pub(super) targets: Targets,
     pub(super) authority: Arc<Authority>,
+    /// TLS of clients of MySQL.
+    pub(super) sql_tls: Arc<rustls::ClientConfig>,
+    pub(super) sql_ledger: Mutex<SqlLedger>,
     seed: u64,
     stopped: AtomicBool,
     /// Of each kind, as in [`Kind::ALL`].
@@ -165,17 +198,21 @@ pub(super) struct Shared {
     pub(super) answered: Mutex<Vec<usize>>,
     failures: Mutex<Vec<Failure>>,
     wrong: Mutex<Vec<String>>,
-    /// Times in which the clients did not run, because the machine was too busy.
+    /// Times in which the machine was too busy to run all that was ready.
     stalls: Mutex<Vec<Stall>>,
+    /// Processes other than this one that clients need.
+    processes: Mutex<Vec<u32>>,
 }
 
-/// A time in which the clients did not run.
+/// A time in which the machine was too busy.
 pub(super) type Stall = (Instant, Instant);
 
 impl Shared {
     pub(super) fn new(targets: Targets, authority: Arc<Authority>, seed: u64) -> Shared {
         Shared {
             targets,
+            sql_tls: mysql::trusting(authority.path("ca.pem").as_ref()),
+            sql_ledger: Mutex::default(),
             authority,
             seed,
             stopped: AtomicBool::new(false),
@@ -191,23 +228,29 @@ impl Shared {
             failures: Mutex::default(),
             wrong: Mutex::default(),
             stalls: Mutex::default(),
+            processes: Mutex::default(),
         }
     }
 
     fn ends(&self, kind: Kind, begun: Instant, outcome: Outcome) {
         match outcome {
             Outcome::Good => return,
-            Outcome::Failed(key, what) => {
-                let failures = &mut self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-                if failures.len() < MOST_FAILURES {
-                    failures.push(Failure { kind, key, what, begun, ended: Instant::now() });
-                }
+            Outcome::Failed(key, what) => self.keeps(Failure::of(kind, key, what, begun)),
+            Outcome::SqlFailed { key, what, told } => {
+                self.keeps(Failure { told: Some(told), ..Failure::of(kind, key, what, begun) });
             }
             Outcome::Wrong(what) => {
                 self.wrong.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{kind:?}: {what}"));
             }
         }
         self.counts[kind.place()].failed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn keeps(&self, failure: Failure) {
+        let failures = &mut self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        if failures.len() < MOST_FAILURES {
+            failures.push(failure);
+        }
     }
 
     /// Clients that began so far.
@@ -225,7 +268,26 @@ impl Shared {
         self.stopped.store(true, Ordering::SeqCst);
     }
 
-    /// Times in which the clients did not run.
+    /// Processes other than this one that clients need.
+    pub(super) fn processes(&self) -> Vec<u32> {
+        self.processes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Says which these are.
+    pub(super) fn needs(&self, processes: Vec<u32>) {
+        *self.processes.lock().unwrap_or_else(PoisonError::into_inner) = processes;
+    }
+
+    /// Notes a time in which the machine was too busy.
+    pub(super) fn is_stalled(&self, from: Instant, until: Instant) {
+        let stalls = &mut self.stalls.lock().unwrap_or_else(PoisonError::into_inner);
+        match stalls.last_mut().filter(|last| last.1 >= from) {
+            Some(last) => *last = (last.0.min(from), last.1.max(until)),
+            None => stalls.push((from, until)),
+        }
+    }
+
+    /// Times in which the machine was too busy.
     pub(super) fn stalls(&self) -> Vec<Stall> {
         self.stalls.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -242,10 +304,12 @@ impl Shared {
 /// Starts the clients, `rate` a second; the thread ends after [`Shared::stop`], when all have left.
 pub(super) fn start(shared: &Arc<Shared>, rate: u64) -> JoinHandle<()> {
     let shared = shared.clone();
-    std::thread::spawn(move || {
+    let clients = std::thread::Builder::new().name("soak-clients".to_owned());
+    let runs = move || {
         let local = tokio::task::LocalSet::new();
         versions::run(LONGEST, local.run_until(arrivals(shared, rate)));
-    })
+    };
+    clients.spawn(runs).expect("a thread")
 }
 
 /// Notes when the thread of the clients did not run. Timers of Weir may run out then, and rightly so.
@@ -255,7 +319,7 @@ async fn notes_stalls(shared: Arc<Shared>) {
         tokio::time::sleep(TICK).await;
         let now = Instant::now();
         if now - last > SHORTEST_STALL {
-            shared.stalls.lock().unwrap_or_else(PoisonError::into_inner).push((last, now));
+            shared.is_stalled(last, now);
         }
         last = now;
     }
@@ -280,7 +344,7 @@ async fn arrivals(shared: Arc<Shared>, rate: u64) {
         running.set(running.get() + 1);
         shared.now.store(running.get(), Ordering::Relaxed);
         shared.counts[kind.place()].begun.fetch_add(1, Ordering::Relaxed);
-        let draws = Draws::seeded(shared.seed ^ number.rotate_left(40));
+        let draws = Draws::seeded(shared.seed ^ number.wrapping_mul(SPREAD));
         let (clients, shared, running) = (clients.clone(), shared.clone(), running.clone());
         tokio::task::spawn_local(async move {
             let begun = Instant::now();

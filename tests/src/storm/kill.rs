@@ -127,6 +127,11 @@ impl Process {
         self.address
     }
 
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends it a signal.
     pub(crate) fn signals(&self, signal: Signal) {
         let _ = kill_process(Pid::from_child(&self.child), signal);
