@@ -12,6 +12,7 @@ mod caching;
 mod conditions;
 mod content;
 mod conversion;
+mod divided;
 mod errors;
 mod expression;
 mod headers;
@@ -30,6 +31,7 @@ mod networks;
 mod pool_settings;
 mod pools;
 mod proxy_target;
+mod referers;
 mod request_test;
 mod rewrites;
 mod route;
@@ -83,6 +85,7 @@ pub(super) fn convert(text: &str, files: &dyn SourceFiles) -> Result<Converted, 
     let stream: &[NginxDirective] = blocks("stream").next().map_or(&[], NginxDirective::inner);
     let mut conversion = Conversion::of(http, files);
     conversion.ledger = ledger;
+    judge_types(&mut conversion.ledger, &tree);
     let main = NginxScope::default().within(&tree);
     conversion.outer = if is_part { main.clone() } else { main.within(http) };
     for name in ["http", "stream"] {
@@ -125,6 +128,20 @@ pub(super) fn convert(text: &str, files: &dyn SourceFiles) -> Result<Converted, 
         });
     }
     Ok(written(conversion, &tree, listeners))
+}
+
+/// Judges the lines of `types`, whose names are media types.
+fn judge_types(ledger: &mut NginxLedger, directives: &[NginxDirective]) {
+    for directive in directives {
+        match directive.name.as_str() {
+            "types" => ledger.judge_below(
+                directive.inner(),
+                DirectiveVerdict::Exact,
+                "not needed: it is about static files, which Weir does not serve",
+            ),
+            _ => judge_types(ledger, directive.inner()),
+        }
+    }
 }
 
 /// Notes an upstream that no server uses.
@@ -183,6 +200,11 @@ fn runtime(conversion: &mut Conversion<'_>, tree: &[NginxDirective], body: &mut 
             line(&mut keys, "drain", duration_between(time, std::time::Duration::ZERO, day));
         }
         conversion.ledger.exact(directive, "`drain`");
+    }
+    for module in tree.iter().filter(|it| it.name == "load_module") {
+        if module.word(0).contains("ngx_stream_module") {
+            conversion.ledger.exact(module, "not needed: Weir has it");
+        }
     }
     for events in tree.iter().filter(|it| it.name == "events") {
         for directive in events.inner().iter().filter(|it| it.name == "worker_connections") {

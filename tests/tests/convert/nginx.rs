@@ -4,6 +4,8 @@
 mod bodies;
 mod clients;
 mod locations;
+mod peers;
+mod refusals;
 mod rules;
 mod stream;
 

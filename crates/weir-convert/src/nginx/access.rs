@@ -30,6 +30,19 @@ pub struct NginxGate {
     any_is_enough: bool,
 }
 
+/// What other modules ask of clients, and why it is not converted.
+const ASKED_BY_MODULES: [(&str, &str); 9] = [
+    ("access_by_lua", "who may ask is decided by Lua"),
+    ("access_by_lua_block", "who may ask is decided by Lua"),
+    ("access_by_lua_file", "who may ask is decided by Lua"),
+    ("auth_jwt", "write it as `auth = { jwt = … }`"),
+    ("auth_digest", "Weir has no digests of passwords"),
+    ("auth_gss", "Weir does not speak Kerberos"),
+    ("auth_ldap", "Weir does not speak LDAP"),
+    ("auth_ldap_servers", "Weir does not speak LDAP"),
+    ("auth_pam", "Weir does not speak PAM"),
+];
+
 /// Fields of the answer of `auth_request`, by the variables that `auth_request_set` puts them into.
 pub type AnswerFields = BTreeMap<String, String>;
 
@@ -94,6 +107,13 @@ pub fn gate<'c>(
         sign_in(conversion, scope, &mut gate, (locations, server), place);
     } else if let Some(directive) = scope.one("auth_request") {
         conversion.ledger.exact(directive, "no `auth`");
+    }
+    for (name, what) in ASKED_BY_MODULES {
+        for directive in scope.all(name).into_iter().filter(|directive| directive.word(0) != "off") {
+            let note = format!("{what}: SUCH REQUESTS ARE ANSWERED WITH 403");
+            conversion.ledger.unsupported(directive, note);
+            gate.is_closed = true;
+        }
     }
     if let Some(directive) = scope.one("satisfy") {
         let has_auth = gate.basic.is_some() || gate.forward.is_some();

@@ -2,6 +2,7 @@
 
 use super::conversion::Conversion;
 use super::expression::{Compared, translate};
+use super::referers::invalid_referer;
 use super::request_test::{RequestTest, RouteTest, exactly};
 use super::tree::NginxDirective;
 use super::variables::{NginxPlace, single_variable};
@@ -76,9 +77,14 @@ impl IfTest {
 
 /// An operator of `if`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operator {
+pub enum Operator {
+    /// `=`
     Equals,
-    Matches { any_case: bool },
+    /// `~`, and `~*`, which ignores case.
+    Matches {
+        /// Whether it is `~*`.
+        any_case: bool,
+    },
 }
 
 /// Reads the condition of an `if`.
@@ -177,6 +183,9 @@ fn truth(conversion: &mut Conversion<'_>, name: &str, place: &NginxPlace) -> IfT
     if let Some(value) = place.constants.get(name).filter(|value| !value.contains('$')) {
         return fixed(!value.is_empty() && value != "0");
     }
+    if name == "invalid_referer" {
+        return invalid_referer(&place.referers).map_or_else(IfTest::Unknown, all);
+    }
     let family = of_family(name).or_else(|| Some(("map", conversion.map_of(name)?)));
     match (family, name) {
         (Some((table, member)), _) => all(vec![(true, RequestTest::value(table, member, TRUE))]),
@@ -186,7 +195,8 @@ fn truth(conversion: &mut Conversion<'_>, name: &str, place: &NginxPlace) -> IfT
     }
 }
 
-fn compared(
+/// What it asks that a variable is equal to a value, or matches an expression.
+pub fn compared(
     conversion: &mut Conversion<'_>,
     name: &str,
     operator: Operator,
@@ -204,6 +214,7 @@ fn compared(
         };
     }
     match name {
+        "invalid_referer" if operator == Operator::Equals && value == "1" => truth(conversion, name, place),
         "host" | "http_host" => host(operator, value),
         "server_name" if operator == Operator::Equals => fixed(place.server_name == *value),
         "scheme" if operator == Operator::Equals => {

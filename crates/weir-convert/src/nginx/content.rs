@@ -4,6 +4,7 @@ use weir_config::quoted;
 
 use super::access::{CopiedFields, answer_fields, gate};
 use super::conversion::Conversion;
+use super::divided::divided;
 use super::errors::of_route as error_pages;
 use super::locations::{LocationKind, PlacedLocation, words_of};
 use super::pools::{FoundPool, PoolKind, pool};
@@ -21,6 +22,7 @@ use crate::DirectiveVerdict;
 const MOST_POOLS: usize = 100;
 
 /// Some requests of a location.
+#[derive(Clone)]
 pub struct LocationContent<'c, 's> {
     /// Its server.
     pub server: &'s NginxServer<'c>,
@@ -104,6 +106,12 @@ fn guarded<'c>(
     test: RouteTest,
     routes: &mut Vec<NewRoute>,
 ) {
+    if let Some(branches) = divided(conversion, content, &test) {
+        for (test, place) in branches {
+            guarded(conversion, &LocationContent { place, ..content.clone() }, test, routes);
+        }
+        return;
+    }
     let server = (content.server.locations.as_slice(), &content.server.scope);
     let gate = gate(conversion, &content.scope, server, &content.place);
     let place = NginxPlace { has_user: gate.names_user(), ..content.place.clone() };

@@ -90,6 +90,11 @@ impl<'c> Conversion<'c> {
         };
         let note = format!("Weir would not take it ({why}): such requests are answered with 501");
         self.ledger.unsupported(of, note);
+        // What stands in a location said how the route would have been.
+        if of.name == "location" {
+            let note = "has no effect where the route of its location is answered with 501";
+            self.ledger.void(of.inner(), note);
+        }
         let closed = NewRoute::answering(route.test.clone(), route.comment.clone(), 501);
         match self.refusal(&closed) {
             None => routes.push(closed),

@@ -61,6 +61,11 @@ fn page<'c>(
         .filter(|code| matches!(code.parse::<u16>(), Ok(400..=599)))
         .map(|code| (*code).clone())
         .collect();
+    if codes.iter().all(|code| code.as_str() == "497") {
+        return Err(
+            "who speaks plain HTTP to a listener with TLS gets no answer: the connection ends".to_owned()
+        );
+    }
     if !target.starts_with('/') {
         return Err(format!("a page is a file; `{target}` is none"));
     }

@@ -24,6 +24,9 @@ const HIDDEN: [&str; 6] = [
     "x-accel-charset",
 ];
 
+/// What Weir tells backends by itself, in the place of what clients say.
+const OWN_OF_WEIR: [&str; 4] = ["x-forwarded-proto", "x-forwarded-host", "x-forwarded-port", "x-real-ip"];
+
 /// Sets what backends are told: `proxy_set_header`. The names of fields and cookies that values depend on
 /// are given, for the key of a cache.
 pub fn of_request(
@@ -55,6 +58,10 @@ pub fn of_request(
             Ok(text) => {
                 conversion.ledger.exact(directive, "`set_request_header`");
                 set.insert(name, text);
+            }
+            Err(bad) if OWN_OF_WEIR.contains(&name.as_str()) => {
+                let note = format!("Weir has no `${bad}` there: backends get what Weir writes itself");
+                conversion.ledger.approximate(directive, note);
             }
             Err(bad) => {
                 // The client's own field would pass as if it were what nginx writes.

@@ -74,6 +74,14 @@ impl NginxLedger {
         }
     }
 
+    /// Makes every directive of a block unsupported, but for those of other locations within.
+    pub fn void(&mut self, directives: &[NginxDirective], note: &str) {
+        for directive in directives.iter().filter(|directive| directive.name != "location") {
+            self.judge(directive, DirectiveVerdict::Unsupported, note.to_owned());
+            self.void(directive.inner(), note);
+        }
+    }
+
     /// Notes that refusals have no level of their own.
     pub fn judge_log_level(&mut self, scope: &NginxScope<'_>, name: &str) {
         if let Some(directive) = scope.one(name) {

@@ -75,6 +75,11 @@ pub fn groups(servers: &[&NginxDirective], is_stream: bool, ledger: &mut NginxLe
             let (address, flags) = ("0.0.0.0:80".to_owned(), ListenFlags::default());
             listens.push(ListenAt { address, is_default: false, flags });
         }
+        // Until nginx 1.25 a server could say it for all of its addresses.
+        if let Some(ssl) = scope.own("ssl").last().filter(|_| !is_stream) {
+            ledger.exact(ssl, "`tls` of its listeners");
+            listens.iter_mut().for_each(|listen| listen.flags.tls |= ssl.word(0) == "on");
+        }
         for listen in listens {
             let at = addresses
                 .iter()

@@ -42,6 +42,8 @@ pub struct RewriteRun<'c> {
     pub steps: Vec<RewriteStep<'c>>,
     /// Whether nothing is left for what the block does besides.
     pub is_over: bool,
+    /// Whether that is because a condition can't be asked, so that all are refused.
+    pub is_closed: bool,
     /// What is known behind them.
     pub place: NginxPlace,
 }
@@ -65,7 +67,7 @@ pub fn run<'c>(
     test: &RouteTest,
     place: &NginxPlace,
 ) -> RewriteRun<'c> {
-    let mut run = RewriteRun { steps: Vec::new(), is_over: false, place: place.clone() };
+    let mut run = RewriteRun { steps: Vec::new(), is_over: false, is_closed: false, place: place.clone() };
     for directive in directives {
         match directive.name.as_str() {
             "set" => set(conversion, directive, &mut run.place),
@@ -111,21 +113,32 @@ fn branch<'c>(
     test: &RouteTest,
     run: &mut RewriteRun<'c>,
 ) {
-    let found = condition(conversion, directive, &run.place);
+    let referers = super::referers::words_of(block.scope);
+    let mut found = condition(conversion, directive, &NginxPlace { referers, ..run.place.clone() });
     let inner = directive.inner();
     let inside = match found.route(test) {
-        Ok(inside) => inside,
+        Ok(inside) => {
+            if directive.words.iter().any(|word| word.contains("invalid_referer")) {
+                for of in block.scope.all("valid_referers") {
+                    conversion.ledger.exact(of, "conditions of routes (`header.referer`)");
+                }
+            }
+            inside
+        }
+        Err(why) if found != super::conditions::IfTest::Never && refuses(directive) => {
+            let note = format!("{why}: CLOSED: ALL THAT COME THIS FAR are refused, until you say which");
+            conversion.ledger.unsupported(directive, note);
+            found = super::conditions::IfTest::Always;
+            run.is_closed = true;
+            test.clone()
+        }
         Err(why) => {
             if found == super::conditions::IfTest::Never {
                 conversion.ledger.exact(directive, "it never holds here");
                 conversion.ledger.judge_below(inner, crate::DirectiveVerdict::Exact, "never reached");
                 return;
             }
-            let note = match refuses(inner) {
-                true => format!("{why}: SUCH REQUESTS ARE NOT REFUSED"),
-                false => format!("{why}: left out"),
-            };
-            conversion.ledger.unsupported(directive, note);
+            conversion.ledger.unsupported(directive, format!("{why}: left out"));
             conversion.ledger.judge_below(
                 inner,
                 crate::DirectiveVerdict::Unsupported,
@@ -136,7 +149,7 @@ fn branch<'c>(
         }
     };
     match found.doubt() {
-        Some(doubt) if doubt.holds_for_fewer && refuses(inner) => {
+        Some(doubt) if doubt.holds_for_fewer && refuses(directive) => {
             let note =
                 format!("conditions of a route; {}: SOME SUCH REQUESTS MAY NOT BE REFUSED", doubt.text);
             conversion.ledger.unsupported(directive, note);
@@ -170,9 +183,10 @@ fn branch<'c>(
     run.is_over |= is_over && found == super::conditions::IfTest::Always;
 }
 
-/// Whether a block refuses requests.
-fn refuses(inner: &[NginxDirective]) -> bool {
-    inner.iter().any(|it| (it.name == "return" && it.word(0).starts_with('4')) || it.name == "deny")
+/// Whether an `if` refuses requests. One that looks at files is about what nginx serves itself.
+fn refuses(of: &NginxDirective) -> bool {
+    let looks_at_files = of.words.iter().any(|word| word.trim_start_matches(['(', '!']).starts_with('-'));
+    !looks_at_files && of.inner().iter().any(|it| it.name == "return" && it.word(0).starts_with('4'))
 }
 
 /// Forgets the values of variables that a block sets: they depend on its condition.
@@ -310,7 +324,12 @@ fn rewrite<'c>(
     test: &RouteTest,
     run: &mut RewriteRun<'c>,
 ) {
-    let (expression, target, flag) = (directive.word(0), directive.word(1), directive.word(2));
+    let flag = directive.word(2);
+    let moved = slash_before_group(directive.word(0), directive.word(1));
+    let (expression, target) = match &moved {
+        Some((expression, target)) => (expression.as_str(), target.as_str()),
+        None => (directive.word(0), directive.word(1)),
+    };
     let leads_away = matches!(flag, "redirect" | "permanent")
         || ["http://", "https://", "$scheme"].iter().any(|front| target.starts_with(front));
     if let (Some(LocationKind::Prefix(prefix)), "break") = (block.kind, flag)
@@ -381,6 +400,28 @@ fn rewrite<'c>(
         run.steps.push(by(action, narrowed));
     }
     run.is_over = takes_all;
+}
+
+/// The expression with the slash that its first group begins with in front of that, and the replacement with
+/// the slash that it begins with then: Weir's paths begin with one (`^/api(/.*)$` with `$1`).
+fn slash_before_group(expression: &str, target: &str) -> Option<(String, String)> {
+    let rest = target.strip_prefix("$1").filter(|rest| !rest.contains("$1"))?;
+    let at = expression.find('(')?;
+    let (before, group) = expression.split_at(at);
+    // A path begins with a slash, whatever else the group takes.
+    for any in ["(.+)", "(.*)"] {
+        if let (Some(behind), "^", false) = (group.strip_prefix(any), before, TAKES_ALL.contains(&expression))
+        {
+            return Some((format!("^/(.*){behind}"), format!("/$1{rest}")));
+        }
+    }
+    let inner = group.strip_prefix("(/")?;
+    let (inside, behind) = inner.split_once(')')?;
+    let is_plain = !inside.contains(['(', '|', '\\', '[']) && !inside.starts_with(['?', '*', '+', '{']);
+    let is_once =
+        !behind.starts_with(['?', '*', '+', '{']) && !behind.contains('|') && !before.contains(['|', '\\']);
+    (is_plain && is_once && !TAKES_ALL.contains(&expression))
+        .then(|| (format!("{before}/({inside}){behind}"), format!("/$1{rest}")))
 }
 
 /// What takes the place of a location's prefix, where a rewrite does no more than that.

@@ -82,6 +82,13 @@ pub fn routes<'c>(
             }
         }
     }
+    if before.is_closed {
+        for location in server.directive.inner().iter().filter(|it| it.name == "location") {
+            conversion.ledger.unsupported(location, CLOSED);
+            conversion.ledger.void(location.inner(), CLOSED);
+        }
+        return routes;
+    }
     if before.is_over {
         let note = "never reached: the server answers before its locations are looked at";
         let locations = server.directive.inner().iter().filter(|it| it.name == "location");
@@ -109,6 +116,9 @@ pub fn routes<'c>(
     }
     routes
 }
+
+/// Said of what an `if` that can't be asked keeps from being reached.
+const CLOSED: &str = "never reached: an `if` before it refuses all";
 
 /// What stands above a route.
 fn comment(server: &NginxDirective, location: Option<&NginxDirective>) -> String {
@@ -266,6 +276,9 @@ fn in_location<'c>(
         }
     }
     conversion.ledger.exact(own, "a route");
+    if before.is_closed {
+        conversion.ledger.void(own.inner(), CLOSED);
+    }
     if !before.is_over {
         of_location(conversion, &content(test, before.place, change, None), routes);
     }

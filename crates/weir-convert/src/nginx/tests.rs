@@ -152,7 +152,8 @@ fn what_refuses_clients_is_never_lost() {
     let (converted, config) = converted(&server(
         "location /a/ { deny all; proxy_pass http://app; }\nlocation /b/ { auth_basic x; proxy_pass http://app; }\n\
          location /c/ { auth_request /ask$uri; proxy_pass http://app; }\nlocation ~ (?<=x)y$ { return 403; }\n\
-         location /d/ { if ($upstream_addr) { return 403; } proxy_pass http://app; }\nlocation / { proxy_pass http://app; }",
+         location /d/ { if ($upstream_addr) { return 403; } proxy_pass http://app; }\n\
+         location /e/ { access_by_lua_file /a.lua; proxy_pass http://app; }\nlocation / { proxy_pass http://app; }",
     ));
     let shown: Vec<String> = config.listeners[0]
         .routes
@@ -167,10 +168,10 @@ fn what_refuses_clients_is_never_lost() {
         })
         .filter(|shown| !shown.ends_with("301"))
         .collect();
-    assert_eq!(shown, ["~y$ 403", "/a/* 403", "/b/* 403", "/c/* 403", "/d/* app", "/* app"]);
+    assert_eq!(shown, ["~y$ 403", "/a/* 403", "/b/* 403", "/c/* 403", "/d/* 403", "/e/* 403", "/* app"]);
     assert!(of(&converted, "auth_basic").note.contains("ANSWERED WITH 403"));
     assert!(of(&converted, "auth_request").note.contains("ANSWERED WITH 403"));
-    assert!(of(&converted, "if").note.contains("NOT REFUSED"));
+    assert!(of(&converted, "if").note.contains("CLOSED"));
 }
 
 #[test]
@@ -394,4 +395,64 @@ fn whatever_a_file_says_it_is_converted_or_refused() {
             panic!("round {round} of WEIR_SEED={seed}: Weir does not take what came out\n{report}\n{text}");
         }
     }
+}
+
+#[test]
+fn a_group_with_the_slash_of_the_path_is_rewritten() {
+    for text in [
+        "location /api/ { rewrite ^/api(/.*)$ $1 break; proxy_pass http://app; }",
+        "location /api { rewrite ^/api(/.*)$ $1 break; proxy_pass http://app; }",
+    ] {
+        let (converted, _) = converted(&server(text));
+        assert!(!converted.body.contains("501"), "{}", converted.body);
+        assert!(converted.body.contains("rewrite = { "), "{}", converted.body);
+    }
+    let (other, _) = converted(&server("location / { rewrite ^/a(/b|/c) $1 break; proxy_pass http://app; }"));
+    assert!(of(&other, "location").note.contains("501"), "{:#?}", other.directives);
+}
+
+#[test]
+fn what_stands_in_a_location_that_is_refused_has_no_effect() {
+    let text = server(
+        "location / { rewrite ^/a(/b|/c) $1 break; add_header X-A b; proxy_read_timeout 5s; proxy_pass http://app; }",
+    );
+    let (converted, _) = converted(&text);
+    for name in ["add_header", "proxy_read_timeout", "proxy_pass"] {
+        let told = of(&converted, name);
+        assert!(told.verdict == DirectiveVerdict::Unsupported && told.note.contains("501"), "{name}: {told}");
+    }
+}
+
+#[test]
+fn fields_that_weir_writes_itself_are_not_taken_out() {
+    let text =
+        server("location / { proxy_set_header X-Forwarded-Proto $nobody_knows; proxy_pass http://app; }");
+    let (converted, _) = converted(&text);
+    assert!(!converted.body.contains("remove_request_header"), "{}", converted.body);
+    assert!(of(&converted, "proxy_set_header").note.contains("what Weir writes itself"));
+}
+
+#[test]
+fn values_with_variables_divide_routes() {
+    let (converted, config) = converted(
+        "map $http_x_forwarded_proto $proto { default $scheme; HTTPS https; ~^ws ws; }\n\
+         map $http_accept $chosen { default http://10.0.0.1; application/json http://10.0.0.2; }\n\
+         map $request_method $target { default $chosen; POST http://10.0.0.3; }\n\
+         server { listen 80; location / { proxy_set_header X-Proto $proto; proxy_pass http://10.0.0.9; }\n\
+         location /by/ { proxy_pass $target; } }",
+    );
+    assert_eq!(converted.count(DirectiveVerdict::Unsupported), 0, "{}", converted.to_toml("nginx.conf"));
+    assert!(!converted.body.contains("501"), "{}", converted.body);
+    let proto = "header = { x-forwarded-proto = \"~(?i)^HTTPS$\" }\npool = \"10.0.0.9\"";
+    assert!(converted.body.contains(proto), "{}", converted.body);
+    assert!(converted.body.contains("x-proto = \"$scheme\""), "{}", converted.body);
+    assert!(config.listeners[0].routes.len() > 6, "{}", converted.body);
+}
+
+#[test]
+fn a_server_with_ssl_on_has_tls_at_all_of_its_addresses() {
+    let (converted, _) = converted(
+        "server { listen 443; ssl on; ssl_certificate /c.pem; ssl_certificate_key /c.key; location / { proxy_pass http://10.0.0.9; } }",
+    );
+    assert!(converted.body.contains("[listener.https.tls]"), "{}", converted.body);
 }

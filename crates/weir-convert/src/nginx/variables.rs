@@ -76,6 +76,10 @@ pub struct NginxPlace {
     pub group_count: usize,
     /// Whether a group has the whole path, by its number.
     pub whole_path: Option<usize>,
+    /// What `valid_referers` says there.
+    pub referers: Vec<String>,
+    /// How many maps have divided the requests that come there.
+    pub divided: usize,
     /// nginx's `$proxy_host`; empty where nothing is forwarded.
     pub proxy_host: String,
     /// Weir's names of maps, by those of nginx's variables.

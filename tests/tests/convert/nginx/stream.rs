@@ -9,7 +9,7 @@ use weir_tests::dialogue::{
 use weir_tests::mysql::words_of;
 
 /// The nginx of `lab/peers`, which has the stream module; Debian's own is a package apart.
-fn nginx(file: &str, at: std::net::SocketAddr) -> Program {
+pub(super) fn nginx(file: &str, at: std::net::SocketAddr) -> Program {
     let words = words_of("nginx");
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).args(["-c", file]);
@@ -17,7 +17,7 @@ fn nginx(file: &str, at: std::net::SocketAddr) -> Program {
 }
 
 /// The module's file, in the folder of the program.
-fn module() -> String {
+pub(super) fn module() -> String {
     let words = words_of("nginx");
     let program = words.last().expect("a program");
     let root = program.strip_suffix("/usr/sbin/nginx").expect("in a root of its own");
