@@ -2,6 +2,7 @@
 //! same requests. What clients and servers see of the two is the same, but for what is known to differ.
 
 mod refusals;
+mod variables;
 
 use std::fmt::Write as _;
 use std::fs;

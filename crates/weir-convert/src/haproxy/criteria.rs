@@ -133,7 +133,17 @@ fn is_number(sample: &Sample, method: &str) -> bool {
     let last = sample.converters.last().map(|call: &Call| call.name.as_str());
     matches!(method, "int" | "len" | "cnt" | "val")
         || matches!(last, Some("length" | "table_http_req_rate" | "mod" | "int"))
-        || matches!(name, "dst_port" | "src_port" | "nbsrv" | "rand" | "status" | "req.body_size" | "req.len")
+        || matches!(
+            name,
+            "dst_port"
+                | "src_port"
+                | "nbsrv"
+                | "rand"
+                | "status"
+                | "req.body_size"
+                | "req.body_len"
+                | "req.len"
+        )
         || name.contains("_rate")
         || name.contains("_cnt")
         || name.contains("_conn")
