@@ -22,8 +22,8 @@ const MOST_AT_ONCE: u64 = 2000;
 /// How often it is checked whether the clients run, and the shortest time without that counts as a stall.
 const TICK: Duration = Duration::from_millis(100);
 const SHORTEST_STALL: Duration = Duration::from_secs(1);
-/// Spreads the numbers of clients over all bits (2^64 divided by the golden ratio): seeds that differ in their
-/// upper bits alone have nearly the same first draw.
+/// Spreads the numbers of clients over all bits (2^64 divided by the golden ratio): seeds that differ in
+/// their upper bits alone have nearly the same first draw.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Failures that are kept to be judged; the others are only counted.
 const MOST_FAILURES: usize = 20_000;
