@@ -20,6 +20,7 @@ mod kernel;
 mod logs;
 mod mysql;
 mod names;
+mod peers;
 mod reload;
 mod resources;
 mod rfc9111;

@@ -111,6 +111,9 @@ pub struct LimitEntry {
     pub refused_total: u64,
     /// The keys it refused, most often refused first.
     pub refused: Vec<LimitedKey>,
+    /// Whether it counts together with the Weirs of `[peers]`.
+    #[serde(default)]
+    pub shared: bool,
 }
 
 /// A key that a limit has refused.
@@ -160,7 +163,7 @@ fn listed(compiled: &Arc<CompiledSnapshot>, which: &WhichLimits) -> Vec<LimitEnt
 }
 
 fn entry(listener: &str, route: Option<&str>, status: LimitStatus) -> LimitEntry {
-    let LimitStatus { rule, tracked, room, overflowed, refused, refused_keys } = status;
+    let LimitStatus { rule, tracked, room, overflowed, refused, refused_keys, is_shared } = status;
     let (limit, key, at, dry_run) = match &rule {
         LimitRule::Rate(rate) => ("rate_limit", &rate.key, rate.at, rate.dry_run),
         LimitRule::Concurrency { settings, .. } => {
@@ -188,6 +191,7 @@ fn entry(listener: &str, route: Option<&str>, status: LimitStatus) -> LimitEntry
         overflow_total: overflowed,
         refused_total: refused,
         refused: refused_keys.into_iter().map(limited_key).collect(),
+        shared: is_shared,
     }
 }
 

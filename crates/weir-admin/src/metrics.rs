@@ -2,6 +2,7 @@
 
 mod kernel;
 mod mysql;
+mod peers;
 mod tls;
 
 use std::sync::Arc;
@@ -35,6 +36,7 @@ pub(crate) fn text(control: &Control) -> String {
     about_weir(&mut out, control, snapshot.generation);
     listeners(&mut out, control, &compiled);
     kernel::in_kernel(&mut out, control);
+    peers::of_peers(&mut out, control);
     names(&mut out, control, &snapshot.pools);
     backends(&mut out, control, &snapshot.listeners, &snapshot.pools);
     pools(&mut out, control, &snapshot.pools);

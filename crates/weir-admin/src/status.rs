@@ -24,6 +24,7 @@ pub use weir_control::cluster::seen::{ClusterStatus, MemberStatus};
 use weir_control::control::Control;
 use weir_control::dns::GroupStatus;
 use weir_control::health::{AgentFindings, Findings};
+pub use weir_control::peers::{PeerStatus, PeersStatus};
 use weir_control::reload::Outcome;
 use weir_control::timestamp::Timestamp;
 use weir_state::plane::Placement;
@@ -64,6 +65,9 @@ pub struct Status {
     /// Maps, in the order of the config.
     #[serde(default)]
     pub maps: Vec<MapStatus>,
+    /// Rate limits that are counted together with other Weirs; `None` without `[peers]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peers: Option<PeersStatus>,
     /// Fetched keys for tokens, in the order of the config.
     #[serde(default)]
     pub token_keys: Vec<TokenKeysStatus>,
@@ -261,6 +265,7 @@ pub fn of(control: &Control) -> Status {
         sessions: control.sessions(),
         memory: Some(memory::of(control)),
         maps: maps::of(control),
+        peers: control.sharing().status(),
         token_keys: token_keys::of(control),
         waiting_logs: control.waiting_log_words(),
         maintenance: control.maintenance_words(),

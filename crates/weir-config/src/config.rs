@@ -16,6 +16,7 @@ use crate::listener::{self, Listener};
 use crate::log::{self, AccessLog, Log};
 use crate::map::{self, MapFile};
 use crate::mirror;
+use crate::peers::{self, Peers};
 use crate::plane;
 use crate::plane::forward::Forward;
 use crate::pool::health::{Check, ProbedAt};
@@ -48,6 +49,8 @@ pub struct Config {
     pub kernel: Kernel,
     /// `[dns]`
     pub dns: Dns,
+    /// `[peers]`; `None` if no other Weir counts together with this one.
+    pub peers: Option<Peers>,
     /// `[map.NAME]`, in file order.
     pub maps: Vec<Arc<MapFile>>,
     /// `[listener.NAME]`, in file order.
@@ -61,7 +64,7 @@ pub struct Config {
 /// The table of the whole file.
 pub static ROOT: Table = Table {
     path: "the file",
-    doc: "Ten kinds of tables, and two ways to say things once. At least one listener is needed; all the rest has defaults.",
+    doc: "Eleven kinds of tables, and two ways to say things once. At least one listener is needed; all the rest has defaults.",
     rows: &[
         Row::Key(shared::INCLUDE),
         Row::Key(Key::new(Kind::Table(Runtime::TABLE)).named("runtime", "Settings of the whole process.")),
@@ -83,6 +86,12 @@ pub static ROOT: Table = Table {
             Key::new(Kind::Table(Dns::TABLE))
                 .also(&["resolvers", "resolver"])
                 .named("dns", "Who is asked what host names of backends stand for."),
+        ),
+        Row::Key(
+            Key::new(Kind::Table(Peers::TABLE))
+                .default("none: each Weir counts alone")
+                .also(&["peer"])
+                .named("peers", "Other Weirs that count together with this one."),
         ),
         Row::Key(
             Key::new(Kind::NamedTables(MapFile::TABLE))
@@ -183,6 +192,7 @@ impl Config {
             cache: table(root, "cache"),
             kernel: table(root, "kernel"),
             dns: table(root, "dns"),
+            peers: table(root, "peers"),
             maps: root.named("map").map(<MapFile as Part>::of).map(Arc::new).collect(),
             listeners: root.named("listener").map(<Listener as Part>::of).map(Arc::new).collect(),
             pools: root.named("pool").map(<Pool as Part>::of).map(Arc::new).collect(),
@@ -202,6 +212,7 @@ impl Config {
         root.put("cache", self.cache.write());
         root.put("kernel", self.kernel.write());
         root.put("dns", self.dns.write());
+        root.put("peers", self.peers.write());
         if !self.maps.is_empty() {
             root.put("map", Some(named(&self.maps)));
         }
@@ -226,6 +237,9 @@ impl Config {
         }
         if let Some(fields) = root.table("dns") {
             dns::check(&self.dns, &self.pools, fields, findings);
+        }
+        if let (Some(peers), Some(fields)) = (&self.peers, root.table("peers")) {
+            peers::check(peers, fields, findings);
         }
         listener::binds::check(root, &self.listeners, admin, findings);
         listener::check(root, &self.listeners, findings);

@@ -61,6 +61,8 @@ pub enum FileUse<'c> {
     Authorities(&'c Path),
     /// Contains the secret that seals sticky cookies.
     StickySecret(&'c Path),
+    /// Contains the secret of Weirs that count together.
+    PeersSecret(&'c Path),
     /// Contains a password.
     Password(&'c Path),
     /// Contains names and passwords of accounts.

@@ -158,6 +158,11 @@ const DRY_RUN: Key = flag(false).also(&["limit_req_dry_run", "limit_conn_dry_run
     "Refuses nothing; what it would refuse is counted in `weir_would_reject_total` and logged.",
 );
 
+const SHARE: Key = flag(true).also(&["shared", "peers", "sync"]).named(
+    "share",
+    "Whether the Weirs of `[peers]` count it together, so that it holds over all of them. Without `[peers]` each counts alone.",
+);
+
 const STATUS: Key = Key::new(Kind::Choice(&[429, 503], 429))
     .also(&["code", "limit_req_status"])
     .named("status", "Status of the refusal.");
@@ -273,6 +278,7 @@ impl Part for RateLimit {
                 .also(&["max_keys"])
                 .named("keys", "Keys that are told apart at once."),
             ),
+            Row::Key(SHARE),
         ];
 
     fn of(fields: &Fields) -> RateLimit {
@@ -296,6 +302,7 @@ impl Part for RateLimit {
             dry_run: fields.flag("dry_run"),
             status: u16::read(fields.holds("status").as_deref()),
             keys: u32::read(keys.as_ref()),
+            share: fields.flag("share"),
         }
     }
 
@@ -308,6 +315,7 @@ impl Part for RateLimit {
         fields.put("dry_run", self.dry_run.write());
         fields.put("status", self.status.write());
         fields.put("keys", self.keys.write());
+        fields.put("share", self.share.write());
     }
 }
 

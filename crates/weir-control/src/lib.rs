@@ -26,6 +26,7 @@ mod maps;
 pub mod notify;
 mod outgoing;
 pub mod own_log;
+pub mod peers;
 pub mod publish;
 pub mod reload;
 mod store;

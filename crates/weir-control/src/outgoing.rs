@@ -52,7 +52,7 @@ pub(crate) async fn connect(uri: &Uri, tls: Option<&ClientTls>) -> Result<Box<dy
 }
 
 /// Connects to the first address of `address` (host and port) that accepts.
-async fn connect_to(address: &str) -> io::Result<TcpStream> {
+pub(crate) async fn connect_to(address: &str) -> io::Result<TcpStream> {
     let addresses = blocking::addresses(address.to_owned()).await?;
     first_of(&addresses).await
 }

@@ -20,6 +20,7 @@ use crate::cluster::watch::Watch;
 use crate::dns::Names;
 use crate::health::Board;
 use crate::kernel::KernelPlane;
+use crate::peers::Sharing;
 use crate::token_keys::Fetches;
 
 /// The snapshot in force, for all readers; only [`Publisher`] changes it.
@@ -72,6 +73,8 @@ pub struct Followers {
     pub orders: Orders,
     /// Keys for signed tokens.
     pub token_keys: Fetches,
+    /// Rate limits that are counted together with other Weirs.
+    pub sharing: Sharing,
 }
 
 impl Followers {
@@ -100,6 +103,7 @@ impl Followers {
         self.watch.follow(snapshot);
         self.orders.adopt(snapshot);
         self.token_keys.follow(snapshot);
+        self.sharing.follow(snapshot);
         self.names.look_again(None);
     }
 

@@ -16,6 +16,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -114,6 +115,8 @@ pub struct Given {
     pub quic: HandOver,
     /// The lock of its kernel plane.
     pub kernel: Option<DirectoryLock>,
+    /// Where it listened to other Weirs.
+    pub peers: Option<(SocketAddr, OwnedFd)>,
     /// What it knew about the backends.
     pub carried: Carried,
 }
@@ -171,6 +174,7 @@ impl Handoff {
                     Some(Purpose::QuicForward(owner)) => {
                         given.quic.sockets.push((owner, ForwardSocket::adopt(socket)));
                     }
+                    Some(Purpose::Peers(bind)) => given.peers = Some((bind, socket)),
                     Some(Purpose::KernelPlane) => given.kernel = Some(DirectoryLock::adopt(socket)),
                     // An unknown kind of socket is closed; the old process has it until it exits.
                     None => {}

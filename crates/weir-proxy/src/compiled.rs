@@ -15,6 +15,7 @@ use weir_io::temporary;
 pub use weir_io::temporary::TemporaryFiles;
 use weir_screen::Screen;
 pub use weir_screen::{AdaptiveState, Debtor, LimitRule, LimitStatus, RefusedKey, Whose};
+pub use weir_screen::{KeyDebt, LimitId, LimitLook, SharedKey, SharedLimit, TokenCount};
 use weir_state::memory;
 use weir_state::{Listener, Snapshot};
 
@@ -82,7 +83,7 @@ impl CompiledSnapshot {
     ) -> CompiledSnapshot {
         let cache = cache_of(&snapshot.config, before);
         let files = files_of(&snapshot.config, before);
-        let pools = PoolNames::of(&snapshot.config, snapshot.token_keys.as_deref());
+        let pools = PoolNames::of(&snapshot);
         let pool_configs: Vec<Arc<weir_config::Pool>> =
             snapshot.pools.iter().map(|pool| pool.config.clone()).collect();
         let told = snapshot.config.told_by_pool();
@@ -194,7 +195,11 @@ impl CompiledListener {
         let config = &listener.config;
         CompiledListener {
             alternative: alternative(listener),
-            screen: screen::compile(&asked_of_clients(config), old.and_then(|old| old.screen.as_deref())),
+            screen: screen::compile(
+                &asked_of_clients(config),
+                &pools.seeds,
+                old.and_then(|old| old.screen.as_deref()),
+            ),
             routes: RouteTable::compile(config, pools, cache, edits.as_deref(), old.map(|old| &old.routes)),
             edits,
             limits: limits_of_heads(config),
@@ -238,6 +243,14 @@ impl CompiledListener {
             screen.limits(most, now).into_iter().map(move |status| (name.clone(), status))
         };
         screens.flat_map(each).collect()
+    }
+
+    /// The limits that are shared with other Weirs: those of the listener with this name, and of its routes.
+    pub fn shared_limits(&self, listener: &str) -> Vec<SharedLimit> {
+        let own = self.screen.iter().flat_map(|screen| screen.shared_limits(&[listener]));
+        let routes =
+            self.routes.routes().iter().filter_map(|route| Some((&*route.name, route.screen.as_deref()?)));
+        own.chain(routes.flat_map(|(route, screen)| screen.shared_limits(&[listener, route]))).collect()
     }
 
     /// The state of adaptive limits, by the route's name; the name is empty for the listener's own.

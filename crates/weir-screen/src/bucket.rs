@@ -61,8 +61,26 @@ impl Bucket {
     /// Takes a token even if there is none, and returns the new `full_at`. A debt has to be filled up before
     /// there are tokens again.
     pub fn charge(&self, full_at: Ticks, now: Ticks) -> Ticks {
-        let latest = now.saturating_add(self.depth).saturating_add(self.depth.max(LONGEST_DEBT));
-        full_at.max(now).saturating_add(self.interval).min(latest)
+        full_at.max(now).saturating_add(self.interval).min(self.latest(now))
+    }
+
+    /// Takes the tokens that somebody else took at `at`, as a debt where there are fewer; a negative count
+    /// returns tokens. Counts that are settled at the same time give the same in any order.
+    pub fn settle(&self, full_at: Ticks, tokens: i32, [at, now]: [Ticks; 2]) -> Ticks {
+        let change = self.interval.saturating_mul(u64::from(tokens.unsigned_abs()));
+        match tokens < 0 {
+            true => full_at.saturating_sub(change),
+            false => full_at.max(at.min(now)).saturating_add(change).min(self.latest(now)),
+        }
+    }
+
+    /// The larger one of two debts: that of the bucket, and `owed`.
+    pub fn owe(&self, full_at: Ticks, owed: Ticks, now: Ticks) -> Ticks {
+        full_at.max(now.saturating_add(owed).min(self.latest(now)))
+    }
+
+    fn latest(&self, now: Ticks) -> Ticks {
+        now.saturating_add(self.depth).saturating_add(self.depth.max(LONGEST_DEBT))
     }
 
     /// Returns an unused token.

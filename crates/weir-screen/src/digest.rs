@@ -14,6 +14,22 @@ pub(crate) fn digest(seed: [u64; 2], tag: u64, data: &[u8]) -> Digest {
     state.finish(data, 8)
 }
 
+/// The secrets with which keys are hashed, so that nobody outside can make keys collide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seeds {
+    /// Drawn once per process.
+    pub own: [u64; 2],
+    /// The same on all Weirs that count together; `None` if there are no others.
+    pub shared: Option<[u64; 2]>,
+}
+
+impl Seeds {
+    /// The seed of a limit that is to be shared or not, and whether it is.
+    pub(crate) fn of(&self, is_to_be: bool) -> ([u64; 2], bool) {
+        self.shared.filter(|_| is_to_be).map_or((self.own, false), |seed| (seed, true))
+    }
+}
+
 struct SipState([u64; 4]);
 
 impl SipState {

@@ -111,7 +111,8 @@ fn of_rate(limiter: &RateLimiter, facts: &Facts<'_>, now: Duration) -> ScreenChe
         }
         false => format!(" at {at}"),
     };
-    let reason = format!("{left} of {burst} tokens left for {key}; {rate}{counted}{dry}");
+    let shared = if limiter.untold.is_some() { ", counted together with the other Weirs" } else { "" };
+    let reason = format!("{left} of {burst} tokens left for {key}; {rate}{counted}{shared}{dry}");
     ScreenCheck {
         name: "rate_limit".to_owned(),
         passes,

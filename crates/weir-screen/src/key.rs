@@ -84,6 +84,16 @@ impl Key {
         }
     }
 
+    /// A text that two keys share only if they count by the same, on any Weir.
+    pub(crate) fn identity(&self) -> String {
+        match self {
+            Key::ClientIp { v4_bits, v6_bits } | Key::Value { v4_bits, v6_bits, .. } => {
+                format!("{self} /{v4_bits} /{v6_bits}")
+            }
+            _ => self.to_string(),
+        }
+    }
+
     /// What to remember of a request's key for display. Allocates if it is a text.
     pub(crate) fn remembered(&self, facts: &Facts<'_>) -> Remembered {
         let of_client = |v4_bits, v6_bits| Remembered::Client(Network::of(facts.client, v4_bits, v6_bits));

@@ -12,6 +12,9 @@
 //! ([`RateLimit::keys`]), and no key loses its debt because others make new ones. [`Screen::limits`] lists
 //! the keys that its limits have refused.
 //!
+//! Limits can be counted together by several Weirs: `sharing.rs` says what one tells the others, and what
+//! follows from what they say.
+//!
 //! Start reading in `screen.rs`; then `pattern.rs` and `addresses.rs` (lists), `bucket.rs` and `table.rs`
 //! (rates), `concurrency.rs` and `adaptive.rs`. [`sqli`] decides whether a text carries SQL; it is
 //! independent of the rest.
@@ -33,13 +36,17 @@ mod rate_limiter;
 mod refused_keys;
 mod screen;
 mod settings;
+mod sharing;
 mod shown;
 pub mod sqli;
 mod table;
+mod token_counts;
+mod untold;
 
 pub use addresses::{Networks, contains};
 pub use answer_status::AnswerStatus;
 pub use concurrency::Slot;
+pub use digest::Seeds;
 pub use explain::ScreenCheck;
 pub use key::{Key, address_key};
 pub use limit_status::{LimitRule, LimitStatus};
@@ -49,4 +56,5 @@ pub use rate_limiter::Debtor;
 pub use refused_keys::RefusedKey;
 pub use screen::{AdaptiveState, Facts, FieldLookup, Passage, Reason, Refusal, Screen, admit};
 pub use settings::{AdaptiveLimit, Checkpoint, ConcurrencyLimit, RateLimit, Settings};
+pub use sharing::{KeyDebt, LimitId, LimitLook, SharedKey, SharedLimit, TokenCount};
 pub use shown::Whose;

@@ -23,6 +23,8 @@ pub struct LimitStatus {
     pub refused: u64,
     /// The keys it refused, most often refused first.
     pub refused_keys: Vec<RefusedKey>,
+    /// Whether it counts together with other Weirs.
+    pub is_shared: bool,
 }
 
 /// The settings of a limit.
@@ -58,6 +60,7 @@ fn of_rate(limiter: &RateLimiter, most: usize, now: Duration) -> LimitStatus {
         overflowed: limiter.overflowed(),
         refused,
         refused_keys,
+        is_shared: limiter.untold.is_some(),
     }
 }
 
@@ -70,5 +73,6 @@ fn of_concurrency(limiter: &ConcurrencyLimiter, most: usize, now: Duration) -> L
         overflowed: 0,
         refused,
         refused_keys,
+        is_shared: false,
     }
 }

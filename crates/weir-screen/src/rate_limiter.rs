@@ -6,19 +6,22 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::bucket::{Bucket, Ticks, duration, ticks};
-use crate::digest::Digest;
+use crate::digest::{Digest, Seeds};
 use crate::refused_keys::{RefusedKey, RefusedKeys};
 use crate::screen::{Facts, with_client};
 use crate::settings::RateLimit;
 use crate::table::{Table, change_shared};
+use crate::untold::Untold;
 
 /// A limit with its buckets, shared by all workers.
 pub(crate) struct RateLimiter {
     pub settings: RateLimit,
-    bucket: Bucket,
-    buckets: Buckets,
+    pub(crate) bucket: Bucket,
+    pub(crate) buckets: Buckets,
     refused: RefusedKeys,
-    seed: [u64; 2],
+    pub(crate) seed: [u64; 2],
+    /// What other Weirs are to be told; `None` if nobody is.
+    pub(crate) untold: Option<Box<Untold>>,
 }
 
 /// Whose debts to clear.
@@ -33,7 +36,7 @@ pub enum Debtor<'a> {
     All,
 }
 
-enum Buckets {
+pub(crate) enum Buckets {
     /// One bucket for all.
     One(AtomicU64),
     /// One bucket per key.
@@ -41,13 +44,15 @@ enum Buckets {
 }
 
 impl RateLimiter {
-    pub fn new(settings: &RateLimit, seed: [u64; 2]) -> RateLimiter {
+    pub fn new(settings: &RateLimit, seeds: &Seeds) -> RateLimiter {
+        let (seed, is_shared) = seeds.of(settings.share);
         let buckets = match settings.key.is_whole() {
             true => Buckets::One(AtomicU64::new(0)),
-            false => Buckets::Each(Table::new(settings.keys)),
+            false => Buckets::Each(Table::new(settings.keys, is_shared)),
         };
         let bucket = Bucket::new(settings.rate, settings.burst);
-        RateLimiter { settings: settings.clone(), bucket, buckets, refused: RefusedKeys::new(), seed }
+        let untold = is_shared.then(Box::default);
+        RateLimiter { settings: settings.clone(), bucket, buckets, refused: RefusedKeys::new(), seed, untold }
     }
 
     /// Takes a token; `Err` says how long until there is one. Does not allocate; at most one short critical
@@ -60,6 +65,9 @@ impl RateLimiter {
             // Unreachable: a limit by key always gives a digest.
             (Buckets::Each(_), None) => Ok(()),
         };
+        if let (Some(untold), true) = (&self.untold, taken.is_ok()) {
+            untold.note(self.settings.key.is_whole(), 1);
+        }
         taken.map_err(duration)
     }
 
@@ -73,6 +81,9 @@ impl RateLimiter {
             }
             (Buckets::Each(_), None) => {}
         }
+        if let Some(untold) = &self.untold {
+            untold.note(self.settings.key.is_whole(), -1);
+        }
     }
 
     /// Clears a debtor's debt, as if it had never sent a request; returns whether there was any. The one
@@ -82,18 +93,39 @@ impl RateLimiter {
         let key = &self.settings.key;
         let digest = match debtor {
             Debtor::All => {
-                self.refused.forget_all();
-                return match &self.buckets {
-                    Buckets::One(full_at) => full_at.swap(0, Relaxed) > now,
-                    Buckets::Each(table) => table.clear_all(now),
-                };
+                if let Some(untold) = &self.untold {
+                    untold.clear(None);
+                }
+                return self.clear_all(now);
             }
             Debtor::Client(client) => with_client(*client, |facts| key.digest(self.seed, facts)),
             Debtor::Key(text) => key.digest_of_text(self.seed, text),
         };
         let (Some(digest), Buckets::Each(table)) = (digest, &self.buckets) else { return false };
+        if let Some(untold) = &self.untold {
+            untold.clear(Some(digest));
+        }
         self.refused.forget(digest);
         table.clear(digest, now)
+    }
+
+    /// Clears the debt of the key with this digest, or all debts; other Weirs are not told.
+    pub(crate) fn clear_here(&self, key: Option<Digest>, now: Ticks) {
+        let _ = match (key, &self.buckets) {
+            (Some(digest), Buckets::Each(table)) => {
+                self.refused.forget(digest);
+                table.clear(digest, now)
+            }
+            _ => self.clear_all(now),
+        };
+    }
+
+    fn clear_all(&self, now: Ticks) -> bool {
+        self.refused.forget_all();
+        match &self.buckets {
+            Buckets::One(full_at) => full_at.swap(0, Relaxed) > now,
+            Buckets::Each(table) => table.clear_all(now),
+        }
     }
 
     /// Records the key of a refused request.
@@ -163,7 +195,7 @@ impl Charge {
     /// Takes a token if the limit counts answers with this status. If others have taken the last ones
     /// meanwhile, it becomes a debt.
     pub fn answered(self, status: u16, now: Duration) {
-        let RateLimiter { settings, bucket, buckets, .. } = &*self.limiter;
+        let RateLimiter { settings, bucket, buckets, untold, .. } = &*self.limiter;
         if !settings.counts(status) {
             return;
         }
@@ -174,6 +206,9 @@ impl Charge {
                 let _ = full_at.fetch_update(Relaxed, Relaxed, |full_at| Some(bucket.charge(full_at, now)));
             }
             (Buckets::Each(_), None) => {}
+        }
+        if let Some(untold) = untold {
+            untold.note(settings.key.is_whole(), 1);
         }
     }
 }

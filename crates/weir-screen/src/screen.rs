@@ -9,6 +9,7 @@ use weir_template::Source;
 
 use crate::addresses::Addresses;
 use crate::concurrency::{ConcurrencyLimiter, Slot};
+use crate::digest::Seeds;
 use crate::pattern::Patterns;
 use crate::rate_limiter::{Charge, Debtor, RateLimiter};
 use crate::settings::{Checkpoint, Settings};
@@ -153,17 +154,17 @@ impl Texts {
     }
 }
 
-/// The limiters of `limits`. A limiter in `old` with the same settings is kept; of several equal ones the
+/// The limiters of `limits`. A limiter in `old` that counts for a limit is kept; of several equal ones the
 /// n-th is kept as the n-th.
 fn limiters<L, S: PartialEq>(
     limits: &[S],
     old: &[Arc<L>],
-    settings: fn(&L) -> &S,
+    counts_for: impl Fn(&L, &S) -> bool,
     new: impl Fn(&S) -> L,
 ) -> Box<[Arc<L>]> {
     let limiter = |(number, limit): (usize, &S)| {
         let alike = limits[..number].iter().filter(|other| *other == limit).count();
-        let kept = old.iter().filter(|old| settings(old) == limit).nth(alike);
+        let kept = old.iter().filter(|old| counts_for(old, limit)).nth(alike);
         kept.cloned().unwrap_or_else(|| Arc::new(new(limit)))
     };
     limits.iter().enumerate().map(limiter).collect()
@@ -229,9 +230,9 @@ pub struct Screen {
 impl Screen {
     /// Makes a screen from the config; `None` if the config has no checks.
     ///
-    /// Limits in `before` with the same settings are kept with their state. `seed` is secret and drawn once
-    /// per process; a screen from `before` keeps its own.
-    pub fn compile(settings: &Settings, seed: [u64; 2], before: Option<&Screen>) -> Option<Screen> {
+    /// Limits in `before` with the same settings are kept with their state, unless they are hashed with
+    /// another seed now because they are shared, or are not any more.
+    pub fn compile(settings: &Settings, seeds: &Seeds, before: Option<&Screen>) -> Option<Screen> {
         if settings.is_empty() {
             return None;
         }
@@ -239,14 +240,14 @@ impl Screen {
         let rates = limiters(
             &settings.rate_limit,
             before.map_or(&[][..], |before| &before.rates),
-            |old| &old.settings,
-            |limit| RateLimiter::new(limit, seed),
+            |old, limit| old.settings == *limit && (old.seed, old.untold.is_some()) == seeds.of(limit.share),
+            |limit| RateLimiter::new(limit, seeds),
         );
         let concurrencies = limiters(
             &settings.concurrency_limit,
             before.map_or(&[][..], |before| &before.concurrencies),
-            |old| &old.settings,
-            |limit| ConcurrencyLimiter::new(limit, seed),
+            |old, limit| old.settings == *limit,
+            |limit| ConcurrencyLimiter::new(limit, seeds.own),
         );
         let checkpoints = settings.rate_limit.iter().map(|limit| limit.at);
         let mut checkpoints = checkpoints.chain(settings.concurrency_limit.iter().map(|limit| limit.at));

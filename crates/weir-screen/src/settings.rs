@@ -95,6 +95,8 @@ pub struct RateLimit {
     pub status: u16,
     /// Most keys that it distinguishes at once; 32 bytes each. Further ones share buckets.
     pub keys: u32,
+    /// Whether other Weirs are told what it counts, if there are any.
+    pub share: bool,
 }
 
 impl RateLimit {

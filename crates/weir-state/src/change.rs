@@ -148,6 +148,7 @@ impl Snapshot {
             maintenance: self.maintenance.clone(),
             maps: self.maps.clone(),
             token_keys: self.token_keys.clone(),
+            peer_keys: self.peer_keys.clone(),
             displaced: Vec::new(),
         })
     }

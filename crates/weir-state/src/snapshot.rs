@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use weir_config::Config;
-use weir_tls::Loaded;
+use weir_tls::{Loaded, PeerKeys};
 
 use crate::counterparts::Counterparts;
 use crate::listener::Listener;
@@ -33,6 +33,8 @@ pub struct Snapshot {
     pub maps: Option<Arc<Maps>>,
     /// Fetched keys for verifying tokens; `None` if the config has none.
     pub token_keys: Option<Arc<TokenKeys>>,
+    /// What this Weir has in common with its peers; `None` if it has none.
+    pub peer_keys: Option<Arc<PeerKeys>>,
     pub(crate) displaced: Displaced,
 }
 
@@ -81,6 +83,7 @@ impl Snapshot {
                 Arc::new(Listener::compile(listener, tls, (&maintenance, maps.as_ref()), old, workers))
             })
             .collect();
+        let peer_keys = tls.peers().cloned();
         let generation = previous.map_or(1, |old| old.generation + 1);
         let mut pairs = pools.iter().zip(&config.pools);
         let has_others = pairs.any(|(pool, config)| pool.config.backends != config.backends);
@@ -92,7 +95,7 @@ impl Snapshot {
                 Arc::new(with)
             }
         };
-        Snapshot { generation, config, listeners, pools, maintenance, maps, token_keys, displaced }
+        Snapshot { generation, config, listeners, pools, maintenance, maps, token_keys, peer_keys, displaced }
     }
 
     /// The config without the backends that came since, and with names in place of the backends they resolve

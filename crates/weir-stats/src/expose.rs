@@ -100,6 +100,17 @@ metrics! {
     REJECTED = "weir_rejected_total" Counter ["listener", "reason"] "What was refused before or instead of forwarding, by reason.";
     WOULD_REJECT = "weir_would_reject_total" Counter ["listener", "reason"] "What was let pass and would have been refused, but for `dry_run` or `report`, by reason; HTTP listeners.";
     RATE_LIMIT_OVERFLOW = "weir_rate_limit_overflow_total" Counter ["listener"] "Times a key of a `rate_limit` found no room among its `keys` and shared a bucket; HTTP listeners.";
+    PEERS_TOLD = "weir_peers_told" Gauge ["peer"] "1 if the Weir at this address of `[peers]` is told what this one counts, and has been told everything; else 0.";
+    PEERS_HEARD = "weir_peers_heard" Gauge [] "Processes of other Weirs that this one listens to; `[peers]`.";
+    PEERS_LISTENING = "weir_peers_listening" Gauge [] "1 if this Weir listens at `peers.bind`, else 0.";
+    PEERS_LIMITS = "weir_peers_limits" Gauge [] "Rate limits that are counted together with other Weirs.";
+    PEERS_SENT_ENTRIES = "weir_peers_sent_entries_total" Counter ["peer"] "Counts and debts of keys that the Weir at this address was told.";
+    PEERS_SENT_BYTES = "weir_peers_sent_bytes_total" Counter ["peer"] "Bytes of this, without those of TLS.";
+    PEERS_BEHIND = "weir_peers_behind_total" Counter ["peer"] "Times that a Weir read so slowly that what waited for it was dropped, and it was told everything again.";
+    PEERS_RECEIVED_ENTRIES = "weir_peers_received_entries_total" Counter [] "Counts and debts of keys that other Weirs have told this one.";
+    PEERS_RECEIVED_BYTES = "weir_peers_received_bytes_total" Counter [] "Bytes of this, without those of TLS.";
+    PEERS_UNKNOWN = "weir_peers_unknown_total" Counter [] "Messages about limits that this Weir does not have: its config differs from that of another one.";
+    PEERS_REFUSED = "weir_peers_refused_total" Counter ["reason"] "Connections to `peers.bind` that ended because the other side did not prove to be a peer (`stranger`: for one, it has another secret), or because of what it said (`mistake`).";
     ADAPTIVE_LIMIT = "weir_adaptive_limit_requests" Gauge ["listener", "route"] "Requests that may be under way now by a `concurrency_limit` with `adaptive`; of a listener's own, without a route.";
     ADAPTIVE_UNLOADED = "weir_adaptive_limit_unloaded_seconds" Gauge ["listener", "route"] "What an answer takes when nothing waits, as that limit has found; 0 until it is known.";
     SQLI = "weir_sqli_requests_total" Counter ["listener", "verdict"] "Requests on routes with `sqli`, by what was found; listeners that have such routes.";

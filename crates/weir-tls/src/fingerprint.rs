@@ -62,6 +62,7 @@ pub fn fingerprint(config: &Config) -> Option<[u8; 32]> {
         let accounts = mysql.passwords_file.as_deref().filter(|_| mysql.passwords == Passwords::File);
         accounts.map_or(Some(()), &mut take)?;
     }
+    config.peers.as_ref().map_or(Some(()), |peers| take(&peers.secret_file))?;
     if let Some(admin) = &config.admin {
         admin.token_file.as_deref().map_or(Some(()), &mut take)?;
         if let Some(tls) = &admin.tls {

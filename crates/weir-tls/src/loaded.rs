@@ -10,6 +10,7 @@ use crate::client::ClientTls;
 use crate::client_login::ClientLogin;
 use crate::files::{self, LoadError};
 use crate::own_account::OwnAccount;
+use crate::peers::PeerKeys;
 use crate::revocations::ListFacts;
 use crate::server::ServerTls;
 use crate::sticky::StickyKey;
@@ -24,6 +25,7 @@ pub struct Loaded {
     accounts: HashMap<String, Arc<OwnAccount>>,
     client_logins: HashMap<String, Arc<ClientLogin>>,
     challenges: Arc<Challenges>,
+    peers: Option<Arc<PeerKeys>>,
 }
 
 impl Loaded {
@@ -75,6 +77,10 @@ impl Loaded {
                 Err(error) => errors.push(error),
             }
         }
+        match config.peers.as_ref().map(|peers| PeerKeys::load(&peers.secret_file)).transpose() {
+            Ok(keys) => loaded.peers = keys.map(Arc::new),
+            Err(error) => errors.push(error),
+        }
         // Checked now, instead of when the first token waits for its keys.
         for ca in config.fetched_keys().iter().filter_map(|keys| keys.ca.as_ref()) {
             errors.extend(files::certificates(ca).err());
@@ -97,6 +103,11 @@ impl Loaded {
     /// Proofs for the challenges of certificate authorities.
     pub fn challenges(&self) -> &Arc<Challenges> {
         &self.challenges
+    }
+
+    /// What this Weir has in common with its peers; `None` if it has none.
+    pub fn peers(&self) -> Option<&Arc<PeerKeys>> {
+        self.peers.as_ref()
     }
 
     /// The key of the pool's sticky cookies; `None` if it has none.

@@ -8,6 +8,7 @@ use crate::account_file::AccountFile;
 use crate::certificate::{self, Facts};
 use crate::client::ClientTls;
 use crate::files::{self, LoadError};
+use crate::peers::PeerKeys;
 use crate::revocations::ListFacts;
 use crate::rsa_key::{PasswordKey, ServerKey};
 use crate::shared_tickets::SharedKeys;
@@ -48,6 +49,7 @@ pub fn look_at(named: &FileUse<'_>) -> Looked {
             Err(errors) => Looked { errors, ..Looked::default() },
         },
         FileUse::Authorities(file) => one(files::certificates(file)),
+        FileUse::PeersSecret(file) => one(PeerKeys::load(file)),
         FileUse::StickySecret(file) => one(StickyKey::load(Some(file))),
         FileUse::Password(file) => one(own_account::read_password(file)),
         FileUse::Accounts(file) => one(AccountFile::load(file)),

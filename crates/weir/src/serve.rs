@@ -206,6 +206,7 @@ async fn start(plan: Plan, config: Config, threshold: log::Threshold) -> Result<
         admin_files: admin.as_ref().map(|(_, admin)| admin.files() as Arc<dyn Reread>),
         carried: given.carried,
         kernel: given.kernel,
+        peers: given.peers,
         on_level: Box::new(move |level| threshold.set(level)),
         notifier: Notifier::from_environment(),
     });

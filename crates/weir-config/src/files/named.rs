@@ -31,6 +31,9 @@ pub(super) fn look_at_all(root: &Fields, world: &dyn NamedFiles, findings: &mut 
             look.of_key(log, name, FileUse::Log);
         }
     }
+    if let Some(peers) = root.table("peers") {
+        look.of_key(peers, "secret_file", FileUse::PeersSecret);
+    }
     for listener in root.named("listener") {
         look.of_socket(listener, listener.list("bind").iter().filter_map(|(_, bind)| text_of(bind)));
         if let Some(tls) = listener.table("tls") {

@@ -95,7 +95,7 @@ impl Maker {
     /// A file with a few listeners and pools.
     fn file(&mut self) -> Vec<String> {
         (self.lines, self.count) = (Vec::new(), 0);
-        for name in ["runtime", "admin", "log", "cache", "kernel", "dns"] {
+        for name in ["runtime", "admin", "log", "cache", "kernel", "dns", "peers"] {
             let table = ROOT.key(name).and_then(|key| key.kind.table()).expect("a table");
             self.table(&format!("[{name}]"), name, table);
         }
@@ -229,6 +229,7 @@ impl Maker {
             (_, name) if name.starts_with("an address and port") => format!("127.0.0.1:{}", 10_000 + count),
             (_, "a backend") => format!("b{count}.internal:80"),
             (_, "the address of a name server") => format!("192.0.{}.{}", count / 256, count % 256),
+            (_, "the address of another Weir") => format!("192.0.2.2:{}", 10_000 + count),
             ("resolvers", _) => format!("192.0.{}.{}", 3 + count / 256, count % 256),
             (_, "a header value with variables") => {
                 let text = self.draw("[!-~é]{0,3}[ \t\"\\\\]?[!-~é]").replace('$', "$$");

@@ -61,9 +61,13 @@ impl Control {
         self.orders().stop();
         if succeeded {
             self.kernel.leave();
-            return self.proxy.drain(limit, leaving).await;
+            self.sharing().leave();
+            let cut_off = self.proxy.drain(limit, leaving).await;
+            self.sharing().settle().await;
+            return cut_off;
         }
         let (cut_off, flows) = tokio::join!(self.proxy.drain(limit, leaving), self.kernel.drain(limit));
+        self.sharing().settle().await;
         cut_off + flows
     }
 
@@ -113,6 +117,9 @@ impl Control {
         sockets.extend(lines);
         let kernel = self.kernel.hand_over().map_err(failed("the kernel plane can't be handed over"))?;
         sockets.extend(kernel.map(|lock| Passed::of(Purpose::KernelPlane, lock)));
+        let peers = self.sharing().for_successor();
+        let peers = peers.map_err(failed("the socket for peers can't be duplicated"))?;
+        sockets.extend(peers.map(|(bind, socket)| Passed::of(Purpose::Peers(bind), socket)));
         Ok((sockets, self.carried_lines().into_iter().chain(quic_keys).collect()))
     }
 

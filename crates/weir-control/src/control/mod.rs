@@ -21,6 +21,8 @@ mod uploads;
 mod validity;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -44,6 +46,7 @@ use crate::health::Board;
 use crate::kernel::KernelPlane;
 use crate::maps;
 use crate::notify::Notifier;
+use crate::peers::Sharing;
 use crate::publish::{Followers, InForce, Planes, PublishError, Publisher};
 use crate::reload::{ReloadLedger, Reread, Source};
 use crate::tasks::{keep_on, spawn_hearing};
@@ -77,6 +80,8 @@ pub struct Start {
     pub carried: Carried,
     /// What an older process hands over of its kernel plane.
     pub kernel: Option<DirectoryLock>,
+    /// The socket where an older process listened to other Weirs.
+    pub peers: Option<(SocketAddr, OwnedFd)>,
     /// Called with the log level at each reload.
     pub on_level: Box<dyn Fn(weir_config::Level) + Send + Sync>,
     /// The connection to the service manager.
@@ -130,8 +135,10 @@ impl Control {
         let (watch, roster) = Watch::new(bus.clone(), in_force.clone(), board.clone());
         let (names, answered) = Names::new(bus.clone(), moved.clone());
         let (orders, token_keys) = (Orders::new(bus.clone()), Fetches::new(bus.clone()));
-        let followers = Arc::new(Followers { names, board, watch, orders, token_keys });
         let proxy = Arc::new(start.plane);
+        let served = proxy.clone();
+        let sharing = Sharing::new(Box::new(move || served.compiled()), start.peers);
+        let followers = Arc::new(Followers { names, board, watch, orders, token_keys, sharing });
         let kernel = Arc::new(KernelPlane::new(bus.clone(), kernel_reports, start.kernel));
         followers.board.ask_by(kernel.vip_probes());
         let others = vec![proxy.clone() as Arc<dyn Plane>];
@@ -228,6 +235,11 @@ impl Control {
     /// Certificates to order.
     pub fn orders(&self) -> &Orders {
         &self.followers.orders
+    }
+
+    /// Rate limits that are counted together with other Weirs.
+    pub fn sharing(&self) -> &Sharing {
+        &self.followers.sharing
     }
 
     /// The addresses of host names.

@@ -96,6 +96,7 @@ async fn publisher(fails_to: &'static str) -> (Publisher, Diary) {
         watch: Watch::new(bus.clone(), in_force.clone(), board.clone()).0,
         board,
         orders: Orders::new(bus),
+        sharing: Sharing::new(Box::new(|| None), None),
     });
     let carried = Carried::default();
     let planes = Planes { kernel, others: planes };

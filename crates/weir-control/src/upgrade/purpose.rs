@@ -1,5 +1,7 @@
 //! The purpose of each socket that a process hands to the next, as a line of text.
 
+use std::net::SocketAddr;
+
 use weir_config::AdminBind;
 use weir_io::at::At;
 use weir_quic::cid::Owner;
@@ -20,6 +22,8 @@ pub enum Purpose {
     Admin(AdminBind),
     /// A connection to one worker of a process that still has QUIC connections.
     QuicForward(Owner),
+    /// For other Weirs that count together with this one.
+    Peers(SocketAddr),
     /// Not a socket, but the lock of the kernel plane's directory.
     KernelPlane,
 }
@@ -28,7 +32,7 @@ impl Purpose {
     pub(super) fn endpoint(self) -> Option<Endpoint> {
         match self {
             Purpose::Listener(endpoint) => Some(endpoint),
-            Purpose::Admin(_) | Purpose::QuicForward(_) | Purpose::KernelPlane => None,
+            Purpose::Admin(_) | Purpose::QuicForward(_) | Purpose::Peers(_) | Purpose::KernelPlane => None,
         }
     }
 
@@ -41,6 +45,7 @@ impl Purpose {
                 format!("{}{OF_INTERFACE} {interface} {at}\n", kind_of(*transport))
             }
             Purpose::Admin(bind) => format!("admin {bind}\n"),
+            Purpose::Peers(bind) => format!("peers {bind}\n"),
             Purpose::QuicForward(Owner { process, worker }) => format!("quic-line {process}.{worker}\n"),
             Purpose::KernelPlane => format!("{KERNEL_PLANE}\n"),
         }
@@ -55,6 +60,9 @@ impl Purpose {
             let (process, worker) = address.split_once('.')?;
             let owner = Owner { process: process.parse().ok()?, worker: worker.parse().ok()? };
             return Some(Purpose::QuicForward(owner));
+        }
+        if kind == "peers" {
+            return address.parse().ok().map(Purpose::Peers);
         }
         if kind == "admin" {
             return address.parse().ok().map(Purpose::Admin);
@@ -99,6 +107,7 @@ mod tests {
             ("tcp-of eth0 127.0.0.1:80", listener(Transport::Tcp, "127.0.0.1:80", Some("eth0"))),
             ("udp-of vrf-a 0.0.0.0:53", listener(Transport::Udp, "0.0.0.0:53", Some("vrf-a"))),
             ("kernel-plane lock", Purpose::KernelPlane),
+            ("peers [::1]:4460", Purpose::Peers("[::1]:4460".parse().unwrap())),
             ("quic-of eth0 [fe80::1]:443", listener(Transport::Quic, "[fe80::1]:443", Some("eth0"))),
         ] {
             assert_eq!(Purpose::of_line(line).as_ref(), Some(&purpose));

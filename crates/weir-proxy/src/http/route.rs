@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use weir_config::{ExchangeTimeouts, HostPattern, RouteAction, RouteRetry, Sqli};
-use weir_screen::{Groups, Screen};
+use weir_screen::{Groups, Screen, Seeds};
+use weir_state::Snapshot;
 use weir_state::token_keys::TokenKeys;
 use weir_template::Template;
 
@@ -41,19 +42,23 @@ pub struct RouteTable {
     auth: Option<Box<Authenticator>>,
 }
 
-/// What routes of a snapshot refer to: pools by name, and fetched keys.
+/// What routes of a snapshot refer to: pools by name, fetched keys, and the seeds of limits.
 pub struct PoolNames<'c> {
     config: &'c weir_config::Config,
     token_keys: Option<&'c TokenKeys>,
+    /// With which keys of limits are hashed.
+    pub seeds: Seeds,
     indexes: HashMap<&'c str, usize>,
 }
 
 impl<'c> PoolNames<'c> {
-    /// For the pools of `config`, in its order, and `token_keys`.
-    pub fn of(config: &'c weir_config::Config, token_keys: Option<&'c TokenKeys>) -> PoolNames<'c> {
+    /// For the pools of `snapshot`, in the order of its config.
+    pub fn of(snapshot: &'c Snapshot) -> PoolNames<'c> {
+        let (config, token_keys) = (&*snapshot.config, snapshot.token_keys.as_deref());
+        let seeds = screen::seeds(snapshot);
         let numbered = config.pools.iter().enumerate();
         let indexes = numbered.map(|(index, pool)| (pool.name.as_str(), index)).collect();
-        PoolNames { config, token_keys, indexes }
+        PoolNames { config, token_keys, seeds, indexes }
     }
 
     fn index(&self, name: &str) -> Option<usize> {
@@ -460,7 +465,8 @@ impl Route {
         let mirror = config.mirror.as_ref();
         let old = before.and_then(|old| old.mirror.as_deref());
         route.mirror = mirror.and_then(|it| Some(Box::new(Mirror::compile(it, pools.index(&it.pool)?, old))));
-        route.screen = screen::compile(&config.screen, before.and_then(|old| old.screen.as_deref()));
+        let screen = before.and_then(|old| old.screen.as_deref());
+        route.screen = screen::compile(&config.screen, &pools.seeds, screen);
         Some(route)
     }
 

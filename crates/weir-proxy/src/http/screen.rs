@@ -2,12 +2,18 @@
 
 use std::sync::OnceLock;
 
-use weir_screen::{Screen, Settings};
+use weir_screen::{Screen, Seeds, Settings};
+use weir_state::Snapshot;
 
 /// Compiles a screen; the state of the limits of `before` is kept. `None` if nothing is configured: then a
 /// request costs one comparison.
-pub fn compile(settings: &Settings, before: Option<&Screen>) -> Option<Box<Screen>> {
-    Screen::compile(settings, seed(), before).map(Box::new)
+pub fn compile(settings: &Settings, seeds: &Seeds, before: Option<&Screen>) -> Option<Box<Screen>> {
+    Screen::compile(settings, seeds, before).map(Box::new)
+}
+
+/// The seeds for the limits of a snapshot.
+pub fn seeds(snapshot: &Snapshot) -> Seeds {
+    Seeds { own: seed(), shared: snapshot.peer_keys.as_ref().map(|keys| keys.seed) }
 }
 
 /// Drawn once per process and kept secret: whoever knew it could make keys collide.

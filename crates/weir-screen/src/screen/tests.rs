@@ -7,13 +7,13 @@ use crate::pattern::{Case, Pattern};
 use crate::rate::Rate;
 use crate::settings::{ConcurrencyLimit, RateLimit};
 
-const SEED: [u64; 2] = [7, 8];
+const SEEDS: Seeds = Seeds { own: [7, 8], shared: None };
 const NOW: Duration = Duration::from_secs(100);
 
 fn rate(rate: &str, burst: u32, key: Key) -> RateLimit {
     let rate = Rate::parse(rate).unwrap();
     let (statuses, at) = (Vec::new(), Checkpoint::Edge);
-    RateLimit { rate, burst, statuses, key, at, dry_run: false, status: 429, keys: 10_000 }
+    RateLimit { rate, burst, statuses, key, at, dry_run: false, status: 429, keys: 10_000, share: true }
 }
 
 /// Counts answers with 401 and 5xx.
@@ -47,7 +47,7 @@ fn facts(client: &str) -> Facts<'static> {
 }
 
 fn screen(settings: &Settings) -> Screen {
-    Screen::compile(settings, SEED, None).unwrap()
+    Screen::compile(settings, &SEEDS, None).unwrap()
 }
 
 fn admit(screen: &Screen, checkpoint: Checkpoint, now: Duration) -> Result<Passage, Refusal> {
@@ -61,7 +61,7 @@ fn reason(settings: &Settings) -> Option<Reason> {
 
 #[test]
 fn settings_that_ask_nothing_make_no_screen() {
-    assert!(Screen::compile(&Settings::default(), SEED, None).is_none());
+    assert!(Screen::compile(&Settings::default(), &SEEDS, None).is_none());
 }
 
 #[test]
@@ -238,11 +238,14 @@ fn a_limit_that_is_unchanged_goes_on_where_it_is() {
     let limits = vec![rate("1/h", 1, Key::CLIENT), rate("1/h", 1, Key::CLIENT), rate("2/h", 2, Key::Route)];
     let old = screen(&Settings { rate_limit: limits.clone(), ..Settings::default() });
     assert!(admit(&old, Checkpoint::Edge, NOW).is_ok());
-    let with = |rate_limit: Vec<RateLimit>| {
-        Screen::compile(&Settings { rate_limit, ..Settings::default() }, [0, 0], Some(&old)).unwrap()
+    let by = |seeds: &Seeds, rate_limit: Vec<RateLimit>| {
+        Screen::compile(&Settings { rate_limit, ..Settings::default() }, seeds, Some(&old)).unwrap()
     };
+    let with = |rate_limit: Vec<RateLimit>| by(&SEEDS, rate_limit);
     let same = with(limits.clone());
     assert!((0..3).all(|number| Arc::ptr_eq(&same.rates[number], &old.rates[number])));
+    let shared = by(&Seeds { shared: Some([1, 2]), ..SEEDS }, limits.clone());
+    assert!((0..3).all(|number| !Arc::ptr_eq(&shared.rates[number], &old.rates[number])), "other digests");
     assert!(admit(&with(vec![limits[2].clone(), limits[0].clone()]), Checkpoint::Edge, NOW).is_err());
     assert!(admit(&with(vec![rate("1/h", 2, Key::CLIENT)]), Checkpoint::Edge, NOW).is_ok());
 }

@@ -43,7 +43,8 @@ fn in_words(it: &LimitEntry) -> String {
     };
     let at = if it.at == "edge" { String::new() } else { format!(", at {}", it.at) };
     let dry = if it.dry_run { ", dry run" } else { "" };
-    let mut out = format!("{place}: {} {rule} by {}{statuses}{at}{dry}\n", it.limit, it.key);
+    let shared = if it.shared { ", counted together with the other Weirs" } else { "" };
+    let mut out = format!("{place}: {} {rule} by {}{statuses}{at}{shared}{dry}\n", it.limit, it.key);
     let counted = match (it.keys, it.rate.is_some()) {
         (Some(keys), _) => {
             let part = 100.0 * it.tracked_count as f64 / f64::from(keys.max(1));

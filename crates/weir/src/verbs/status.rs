@@ -6,7 +6,8 @@ use std::io::IsTerminal as _;
 use hyper::Method;
 use weir_admin::memory::MemoryStatus;
 use weir_admin::status::{
-    BackendStatus, ClusterStatus, ListenerStatus, MemberStatus, NameStatus, Quantiles, Status,
+    BackendStatus, ClusterStatus, ListenerStatus, MemberStatus, NameStatus, PeerStatus, PeersStatus,
+    Quantiles, Status,
 };
 use weir_admin::token_keys::complaint;
 
@@ -69,6 +70,9 @@ fn words(status: &Status, colours: bool) -> String {
     for map in status.maps.iter().filter(|map| map.error.is_some()) {
         let error = map.error.as_deref().unwrap_or_default().lines().next().unwrap_or_default();
         let _ = writeln!(out, "map {}: {} lines of before stay in force: {error}", map.name, map.line_count);
+    }
+    if let Some(it) = &status.peers {
+        peers(&mut out, it, colours);
     }
     for complaint in status.token_keys.iter().filter_map(complaint) {
         let _ = writeln!(out, "{complaint}");
@@ -138,6 +142,27 @@ fn words(status: &Status, colours: bool) -> String {
         }));
     }
     out
+}
+
+/// The Weirs that count together with this one, one per line.
+fn peers(out: &mut String, it: &PeersStatus, colours: bool) {
+    let away = |peer: &&PeerStatus| peer.state != "own";
+    let others = it.told.iter().filter(away).count();
+    let _ = writeln!(
+        out,
+        "peers: {} limits counted together, {} of {others} listened to at {}",
+        it.limits,
+        it.heard.len(),
+        it.bind
+    );
+    if let Some(error) = &it.error {
+        let _ = writeln!(out, "  {}", paint(&format!("can't listen: {error}"), "31", colours));
+    }
+    for peer in it.told.iter().filter(away) {
+        let error = peer.error.as_deref().map(|error| format!(": {error}")).unwrap_or_default();
+        let line = format!("{} {}{error}", peer.address, peer.state);
+        let _ = writeln!(out, "  {}", if peer.state == "told" { line } else { paint(&line, "33", colours) });
+    }
 }
 
 /// The addresses of a backend's name: `app.example:80 stands for 3, 1 of them leaves`.

@@ -1,0 +1,72 @@
+//! `[peers]`: other Weirs that count together with this one.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use crate::fields::Fields;
+use crate::keys::{Each, Shape, list, text};
+use crate::report::{Findings, quote};
+use crate::setting::table;
+use crate::units::{Refused, refuse};
+use crate::values::address::{FILE, bind, is_host_name};
+
+/// Most addresses of peers (count): each Weir has a connection to each other one.
+const ADDRESSES_MOST: usize = 64;
+
+table! {
+    /// Weirs that count together what `rate_limit`s count, so that a limit holds over all of them. Each
+    /// tells all others; one that is not reached counts alone meanwhile.
+    #[derive(Eq)]
+    pub struct Peers at "[peers]" {
+        /// Address and port where the others reach this Weir. Connections are encrypted, and only Weirs with
+        /// the same secret are listened to.
+        bind: SocketAddr = text(&BIND).required().also(&["listen", "local"]);
+        /// Addresses and ports of the others. This Weir's own may be among them, so that all can have the
+        /// same file.
+        addresses: Vec<String> =
+            list(Each::Text(&PEER)).required().also(&["peer", "peers", "servers", "others", "with"]);
+        /// File with a secret of at least 16 bytes that all of them have, such as `openssl rand -hex 32`
+        /// writes. Only its owner may be allowed to read it. It is read at start and at each reload; with
+        /// another secret, the limits that are shared begin anew.
+        secret_file: PathBuf = text(&FILE).required().also(&["key_file", "secret", "psk_file"]);
+    }
+}
+
+static BIND: Shape = Shape::new("an address and port", "10.0.0.1:4460", |text| match bind(text)? {
+    text if text.ends_with(":0") => {
+        refuse(format!("{} has no port that others could know", quote(&text)), "expected a port such as 4460")
+    }
+    text => Ok(text),
+});
+
+static PEER: Shape = Shape::new("the address of another Weir", "10.0.0.2:4460", peer);
+
+fn peer(text: &str) -> Result<String, Refused> {
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return match address.port() {
+            0 => refuse(format!("{} has no port", quote(text)), "expected that of its `bind`"),
+            _ => Ok(address.to_string()),
+        };
+    }
+    let is_good =
+        |(host, port): (&str, &str)| is_host_name(host) && port.parse().is_ok_and(|port: u16| port > 0);
+    match text.rsplit_once(':').is_some_and(is_good) {
+        true => Ok(text.to_owned()),
+        false => refuse(
+            format!("{} is not the address of another Weir", quote(text)),
+            "expected an address or host name with the port of its `bind`, such as \"10.0.0.2:4460\"",
+        ),
+    }
+}
+
+/// Reports contradictions.
+pub(crate) fn check(peers: &Peers, fields: &Fields, findings: &mut Findings<'_>) {
+    crate::values::said_once(fields, "addresses", findings);
+    if peers.addresses.len() > ADDRESSES_MOST {
+        findings.error(
+            fields.at("addresses"),
+            format!("`addresses` has {} entries", peers.addresses.len()),
+            format!("expected at most {ADDRESSES_MOST}: each Weir has a connection to each other one"),
+        );
+    }
+}
