@@ -4,7 +4,10 @@
 //! [--seed N]`
 #![forbid(unsafe_code)]
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use tokio::signal::unix::{SignalKind, signal};
 
 use weir_tests::mysql::{Found, Mysqld, Pair, Plan, run_plan, weir_for_programs};
 use weir_tests::storm::numbers_from_arguments;
@@ -12,7 +15,10 @@ use weir_tests::storm::numbers_from_arguments;
 const USAGE: &str =
     "usage: mysql_programs [--programs 1000000] [--threads 4] [--at-once 6] [--steps 6] [--seed 1]
 Runs the `weir` beside this program, or the one WEIR_BIN names, before two servers, and a third alone.
-Exit code 1 when any answer differs.";
+Exit code 1 when any answer differs. TERM and INT end it once the sessions that run have been compared.";
+
+/// Whether it was told to end.
+static IS_ENDED: AtomicBool = AtomicBool::new(false);
 
 /// Time between two progress lines.
 const TELL_EVERY: Duration = Duration::from_secs(30);
@@ -30,6 +36,7 @@ fn main() {
         }
         true
     });
+    std::thread::spawn(hears_signals);
     let alone = Mysqld::start("alone", "");
     let pair = Pair::start("programs");
     let weir = weir_for_programs(&pair);
@@ -42,6 +49,7 @@ fn main() {
             let rate = found.programs as f64 / begun.elapsed().as_secs_f64();
             eprintln!("{} of {} sessions, {rate:.0} a second", found.programs, plan.programs);
         }
+        !IS_ENDED.load(Ordering::Relaxed)
     };
     let found = run_plan(plan, &alone, weir.address("auto"), &pair, tell);
     found.different.iter().for_each(|what| println!("{what}"));
@@ -64,4 +72,23 @@ fn main() {
         drop((weir, pair, alone));
         std::process::exit(1);
     }
+}
+
+/// Servers and Weir end, and their directories are removed, only if this program ends by itself.
+fn hears_signals() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let mut term = signal(SignalKind::terminate()).expect("a signal");
+        let mut int = signal(SignalKind::interrupt()).expect("a signal");
+        loop {
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = int.recv() => {}
+            }
+            if IS_ENDED.swap(true, Ordering::Relaxed) {
+                std::process::exit(1);
+            }
+            eprintln!("ends; again to end at once");
+        }
+    });
 }

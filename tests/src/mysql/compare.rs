@@ -87,14 +87,14 @@ pub fn weir_for_programs(behind: &Pair) -> Weir {
         .start()
 }
 
-/// Runs a plan: `alone` is a single server, `through` an address of a Weir in front of `behind`. `seen` gets
-/// the results so far after each batch.
+/// Runs a plan: `alone` is a single server, `through` an address of a Weir in front of `behind`. `goes_on`
+/// gets the results so far after each batch, and says whether there is another one.
 pub fn run_plan(
     plan: Plan,
     alone: &Mysqld,
     through: SocketAddr,
     behind: &Pair,
-    mut seen: impl FnMut(&Found),
+    mut goes_on: impl FnMut(&Found) -> bool,
 ) -> Found {
     let places = plan.threads * plan.at_once;
     for server in [alone, &behind.primary] {
@@ -125,7 +125,9 @@ pub fn run_plan(
             let mut root = server.root();
             (0..places).flat_map(renewal_of).for_each(|sql| drop(root.does(&sql)));
         }
-        seen(&found);
+        if !goes_on(&found) {
+            break;
+        }
     }
     found
 }

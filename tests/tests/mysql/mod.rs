@@ -8,6 +8,7 @@ pub mod cluster;
 mod compression;
 mod diagnostics;
 mod drain;
+mod ended_programs;
 mod failover;
 mod globals;
 mod kill;
