@@ -156,3 +156,25 @@ fn d34_clients_behind_a_trusted_proxy_have_a_share_each() {
         assert_eq!(proxy.receives_status(200).body.len(), length, "{client}");
     }
 }
+
+/// They were moved out of counted buffers, and counted for nobody.
+#[test]
+fn d34_halves_of_heads_are_their_clients_memory() {
+    let backend = Backend::saying("ok");
+    let config = config(1000, "")
+        .replace("\"16MiB\"", "\"16MiB\"\nmemory_share_per_client = 0.05")
+        .replace("\"10m\"", "\"10m\", header = \"10m\"");
+    let weir = Setup::of(&config).with("app", backend.address()).start();
+    let half = format!("GET / HTTP/1.1\r\nhost: a\r\nx-a: {}", "y".repeat(4000));
+    let mut halves = Vec::new();
+    while refused(&weir) < 1.0 {
+        assert!(halves.len() < 400, "{} halves wait, and nobody is refused", halves.len());
+        let mut client = weir.client("web");
+        let _ = client.tries_to_send(&half);
+        halves.push(client);
+    }
+    assert!(halves.len() > 100, "only {} halves wait", halves.len());
+    let mut other = client_at(&weir, [127, 0, 0, 2]);
+    other.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    other.receives_status(200);
+}

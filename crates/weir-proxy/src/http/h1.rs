@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use weir_config::HttpVersion;
 use weir_http::{Limits, Progress, parse_request};
-use weir_io::buffers::SMALL;
+use weir_io::buffers::{Held, SMALL};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::stream::{Duplex as _, Stream as Wire};
@@ -31,7 +31,8 @@ use crate::shares;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
 /// A partly received head up to this size, in bytes, is moved out of its read buffer while more is awaited,
-/// so that a client that sends one byte and stops does not make us hold a whole buffer.
+/// so that a client that sends one byte and stops does not make us hold a whole buffer. It counts for the
+/// client as what it is (threat D34).
 const PARKED_BYTES: usize = SMALL / 4;
 
 /// Requests that follow each other within this time are served by one boxed future, because allocating one
@@ -348,9 +349,9 @@ impl Session {
                 self.requester.buffer = Some(larger);
             }
         }
-        let mut parked: Option<Box<[u8]>> = None;
+        let mut parked: Option<(Box<[u8]>, Held)> = None;
         poll_fn(|context| {
-            if let Some(bytes) = &parked {
+            if let Some((bytes, _)) = &parked {
                 std::task::ready!(poll_unless_late(&mut self.stream, &self.requester.deadline, context))?;
                 let mut buffer = buffers.borrow(SMALL).ok_or(Failure::OutOfMemory)?;
                 buffer.append(bytes);
@@ -368,7 +369,9 @@ impl Session {
                 }
                 Poll::Pending => {
                     if buffer.filled().len() <= PARKED_BYTES {
-                        parked = Some(buffer.filled().into());
+                        let held = Held::new(&buffers);
+                        held.set(buffer.filled().len() as u64);
+                        parked = Some((buffer.filled().into(), held));
                         self.requester.buffer = None;
                     }
                     Poll::Pending
