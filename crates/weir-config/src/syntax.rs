@@ -256,6 +256,9 @@ fn no_value(source: &Source<'_>, span: Span) -> (String, String) {
     (message, format!("expected `{} = …`", first.trim_end_matches(':')))
 }
 
+/// Blanks without a width, which are no white space to Unicode.
+const ZERO_WIDTH: [char; 4] = ['\u{200b}', '\u{200c}', '\u{200d}', '\u{feff}'];
+
 fn bad_key(source: &Source<'_>, span: Span, raw: &str) -> (String, String) {
     let line = source.line_at(span.start).trim_start();
     if line.starts_with("//") || line.starts_with(';') || line.starts_with("/*") {
@@ -268,6 +271,14 @@ fn bad_key(source: &Source<'_>, span: Span, raw: &str) -> (String, String) {
         return (
             "a key and its value are joined by `=`".to_owned(),
             "expected `=` in place of `:`".to_owned(),
+        );
+    }
+    // Nobody sees how it differs from a space.
+    let first = source.text().get(span.start..).and_then(|text| text.chars().next());
+    if let Some(blank) = first.filter(|c| c.is_whitespace() || ZERO_WIDTH.contains(c)) {
+        return (
+            format!("a blank that is no ordinary space (U+{:04X})", u32::from(blank)),
+            "pages and mails have such blanks: put a space in its place".to_owned(),
         );
     }
     (
