@@ -298,6 +298,20 @@ fn where_udp_does_not_get_through_requests_go_over_tcp_and_the_next_do_not_wait(
     assert!(lines.iter().all(|line| line == "GET / 200 HTTP/2.0 done"), "{lines:?}");
 }
 
+/// Nobody tried QUIC for a minute, and every request was refused over TCP.
+#[test]
+fn a_backend_without_tcp_that_was_late_once_is_asked_over_quic_by_the_next_request() {
+    let (authority, app, address) = (authority(), Backend::saying("hello"), free_address());
+    let silent = std::net::UdpSocket::bind(address).expect("a port that was free");
+    let weir = before(&authority, address, "fall_back_after = \"100ms\"");
+    assert_eq!(get(&weir, "/").0, 502);
+    drop(silent);
+    let _inner = inner(&authority, &app, r#""h3""#, address);
+    until("QUIC to be tried", || (get(&weir, "/").0 == 200).then_some(()));
+    let told = weir.stderr().matches("no HTTP/3: requests go over TCP").count();
+    assert_eq!(told, 1, "{}", weir.stderr());
+}
+
 #[test]
 fn j19_a_request_that_runs_out_of_time_says_nothing_of_whether_quic_gets_through() {
     let (authority, app, address) = (authority(), Backend::saying("hello"), free_address());

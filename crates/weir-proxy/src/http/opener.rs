@@ -216,7 +216,13 @@ impl Opener<'_> {
                 }
             }
         }
-        self.open_either(facts, without_body, max_idle).await
+        let opened = self.open_either(facts, without_body, max_idle).await;
+        // A backend without TCP may just have been late: the next request tries QUIC again, and not the first
+        // one of the next minute.
+        if falls_back && matches!(opened, Err(Failure::Connect(ConnectError::Refused { .. }))) {
+            self.chosen.backend().shared.picked.give_turn_back(clock::now());
+        }
+        opened
     }
 
     /// Whether a QUIC connection that was begun at `began` failed only because it did not get its full time:
@@ -237,7 +243,7 @@ impl Opener<'_> {
     ) -> Result<Option<QuicSlot>, Failure> {
         let backend = self.chosen.backend();
         let Some(tls) = &backend.shared.tls else { return Ok(None) };
-        let Some(config) = tls.for_h3.as_ref().and_then(h3::client_config) else { return Ok(None) };
+        let Some(settings) = tls.for_h3.as_ref().and_then(h3::settings) else { return Ok(None) };
         let Requester { worker, deadline, .. } = self.requester;
         let began = clock::now();
         self.requester.wait(began, self.connect.min(patience));
@@ -251,7 +257,7 @@ impl Opener<'_> {
                     return Ok(None);
                 }
                 let bounds = (h3::IDLE_TIMEOUT, Code::ExcessiveLoad.value());
-                let opened = backend.open_quic(worker, deadline, (config, tls), bounds).await;
+                let opened = backend.open_quic(worker, deadline, (settings, tls), bounds).await;
                 self.exchange.ledger.connect = Some(clock::now().saturating_sub(began));
                 let (quic, count, moves) = opened.map_err(Failure::Connect)?;
                 backend.shared.picked.note_quic();
