@@ -11,6 +11,7 @@
 pub mod attack;
 pub mod crowd;
 pub mod dialogue;
+pub mod hung;
 pub mod mysql;
 pub mod network;
 pub mod raw;

@@ -6,7 +6,9 @@
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
@@ -51,6 +53,39 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
     };
     begin(work).inspect_err(|_| _ = REFUSED.fetch_add(1, Ordering::Relaxed))?;
     outcome.await.map_err(|_| io::Error::other("it panicked"))
+}
+
+/// Longest time to read what a config names, on a busy machine with thousands of certificates too.
+const LONGEST_READ: Duration = Duration::from_secs(60);
+
+/// Reads the files of a config on a separate thread: they may be on a disk that hangs, or behind a network
+/// that is down. If there is no thread, reads them at once, since a shortage of threads is no reason to
+/// refuse a reload.
+///
+/// # Errors
+/// It took too long, or panicked.
+pub(crate) async fn reading<T: Send + 'static>(
+    read: impl Fn() -> T + Send + Sync + 'static,
+) -> io::Result<T> {
+    let read = Arc::new(read);
+    let (done, outcome) = oneshot::channel();
+    let on_thread = {
+        let read = read.clone();
+        move || drop(done.send(read()))
+    };
+    if begin(on_thread).is_err() {
+        return Ok(read());
+    }
+    match tokio::time::timeout(LONGEST_READ, outcome).await {
+        Ok(outcome) => outcome.map_err(|_| io::Error::other("reading the files of the config panicked")),
+        Err(_) => Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!(
+                "not all files of the config could be read within {LONGEST_READ:?}: a disk, or a server of \
+                 files, does not answer"
+            ),
+        )),
+    }
 }
 
 fn begin(work: impl FnOnce() + Send + 'static) -> io::Result<()> {

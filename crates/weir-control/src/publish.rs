@@ -15,6 +15,7 @@ use weir_state::{Origin, Pool, PoolChange, Snapshot};
 use weir_tls::{LoadError, Loaded, TicketKeys};
 
 use crate::acme::Orders;
+use crate::blocking::reading;
 use crate::carried::Carried;
 use crate::cluster::watch::Watch;
 use crate::dns::Names;
@@ -134,6 +135,8 @@ pub enum PublishError {
     Stage(StageError),
     /// Files for TLS can't be used; nothing was changed.
     Tls(Vec<LoadError>),
+    /// One of them hangs; nothing was changed.
+    Files(io::Error),
     /// A plane did not accept the snapshot; all of them went back to the one before.
     Apply {
         /// The plane.
@@ -153,6 +156,7 @@ impl fmt::Display for PublishError {
                 }
                 Ok(())
             }
+            PublishError::Files(error) => write!(out, "{error}"),
             PublishError::Apply { plane, source } => {
                 write!(out, "the {plane} plane did not take the new configuration: {source}")
             }
@@ -188,7 +192,7 @@ impl Publisher {
     }
 
     async fn publish_first(&self, config: Arc<Config>, carried: &Carried) -> Result<(), PublishError> {
-        let tls = self.load(&config)?;
+        let tls = self.load(&config).await?;
         let placements = self.kernel.place(&config).await.map_err(PublishError::Stage)?;
         let mut changes = self.stage(Next::Config(&config, &placements)).await?;
         let snapshot = Arc::new(Snapshot::compile(config.clone(), &tls, None, self.workers));
@@ -226,7 +230,7 @@ impl Publisher {
         let _turn = self.turn.lock().await;
         let before = self.snapshot();
         let Some(config) = choose(&before.configured())? else { return Ok(None) };
-        let tls = self.load(&config)?;
+        let tls = self.load(&config).await?;
         let placements = self.kernel.place(&config).await.map_err(PublishError::Stage)?;
         let mut changes = self.stage(Next::Config(&config, &placements)).await?;
         let compiled = Arc::new(Snapshot::compile(config.clone(), &tls, Some(&before), self.workers));
@@ -277,9 +281,14 @@ impl Publisher {
         self.apply(&mut changes, &before, Some(&before)).await
     }
 
-    fn load(&self, config: &Config) -> Result<Loaded, PublishError> {
-        let challenges = self.followers.orders.challenges();
-        Loaded::load(config, &self.tickets, challenges).map_err(PublishError::Tls)
+    async fn load(&self, config: &Arc<Config>) -> Result<Loaded, PublishError> {
+        let (config, tickets) = (config.clone(), self.tickets.clone());
+        let challenges = self.followers.orders.challenges().clone();
+        let loaded = reading(move || Loaded::load(&config, &tickets, &challenges)).await;
+        loaded.map_err(PublishError::Files)?.map_err(|errors| match errors.iter().find(|it| it.is_hung) {
+            Some(hung) => PublishError::Files(io::Error::new(io::ErrorKind::TimedOut, hung.to_string())),
+            None => PublishError::Tls(errors),
+        })
     }
 
     /// Makes every plane get ready; if one can't, the others release what they have acquired.

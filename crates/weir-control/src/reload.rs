@@ -220,6 +220,8 @@ pub type TakeUp = Box<dyn FnOnce() + Send>;
 pub enum ReloadError {
     /// The config could not be read.
     Read(ReadError),
+    /// A file hangs.
+    Files(std::io::Error),
     /// It could not be put in force.
     Publish(PublishError),
     /// The access log's new target can't be opened.
@@ -254,6 +256,7 @@ impl fmt::Display for ReloadError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ReloadError::Read(error) => write!(out, "{error}"),
+            ReloadError::Files(error) => write!(out, "{error}"),
             ReloadError::Publish(error) => write!(out, "{error}"),
             ReloadError::Log(error) => write!(out, "the access log's target can't be opened: {error}"),
             ReloadError::Admin(error) => write!(out, "{error}"),

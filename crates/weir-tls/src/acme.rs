@@ -2,6 +2,7 @@
 //! what proves control of a domain to an authority while it validates.
 
 mod looks;
+mod reading;
 mod shared_proof;
 mod turns;
 
@@ -24,6 +25,7 @@ use weir_config::{Acme, Certificate, CipherPolicy};
 
 pub use self::looks::{BegunLook, Look};
 use self::looks::{HANDSHAKES, Looks, TOKENS};
+pub(crate) use self::reading::load_all;
 pub use self::shared_proof::{PROOF_BYTES, SharedProof};
 use self::turns::Turns;
 use crate::certificate::{self, Facts};

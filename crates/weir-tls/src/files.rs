@@ -20,11 +20,13 @@ pub struct LoadError {
     pub file: PathBuf,
     /// Why, and what was expected.
     pub reason: String,
+    /// Whether nothing is known of it, because what it is on does not answer.
+    pub is_hung: bool,
 }
 
 impl LoadError {
     pub(crate) fn new(file: &Path, reason: impl Into<String>) -> LoadError {
-        LoadError { file: file.to_owned(), reason: reason.into() }
+        LoadError { file: file.to_owned(), reason: reason.into(), is_hung: false }
     }
 }
 

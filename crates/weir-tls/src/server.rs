@@ -79,7 +79,7 @@ impl Later {
         let mut all: Vec<Loaded> =
             named.iter().map(|each| certificate::load(each, provider)).collect::<Result<_, _>>()?;
         // An ACME certificate that is missing or unusable will be ordered; the others are served meanwhile.
-        all.extend(self.ordered.iter().filter_map(|file| acme::load(file, provider).ok()));
+        all.extend(acme::load_all(&self.ordered, provider)?);
         if let Some(folder) = &self.folder {
             all.extend(folder::load(folder, provider)?);
         }

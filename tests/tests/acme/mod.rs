@@ -2,6 +2,7 @@
 
 mod between;
 mod dns01;
+mod hung;
 mod limits;
 mod on_demand;
 mod pebble;

@@ -5,6 +5,7 @@ mod buffer_directory;
 mod changes;
 mod composed;
 mod conversations;
+mod hung;
 mod interfaces;
 mod refused;
 mod restart;

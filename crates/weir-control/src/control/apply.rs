@@ -6,6 +6,7 @@ use weir_io::clock;
 use weir_state::Pool;
 
 use super::{Control, Phase};
+use crate::blocking::reading;
 use crate::events::What;
 use crate::lock;
 use crate::reload::{Outcome, ReloadError, ReloadVerdict, Reread, Source};
@@ -64,7 +65,10 @@ impl Control {
         if matches!(self.source, Source::Text { .. }) {
             return Err(ReloadError::NoFile);
         }
-        let mut checked = self.source.read().map_err(ReloadError::Read)?;
+        // Probes and the admin API go on, however long a disk takes.
+        let source = self.source.clone();
+        let checked = reading(move || source.read()).await.map_err(ReloadError::Files)?;
+        let mut checked = checked.map_err(ReloadError::Read)?;
         // The command line also prevails after a restart, so what the file says is not a change that needs
         // one.
         checked.config.runtime.workers = self.workers.or(checked.config.runtime.workers);
@@ -81,12 +85,17 @@ impl Control {
         let config = Arc::new(config);
         let admin_files =
             self.admin_files.clone().map(Reread::read).transpose().map_err(ReloadError::Admin)?;
+        // Taken before the files are actually read: if they change in between, the next reload notices.
+        let named = config.clone();
+        let files = reading(move || weir_tls::fingerprint(&named)).await.map_err(ReloadError::Files)?;
+        if self.phase() == Phase::Draining {
+            // A disk may have taken its time.
+            return Err(ReloadError::Leaving);
+        }
         // The log comes first: a path that can't be opened must refuse the reload before anything else has
         // changed.
         self.access_log.reconfigure(&config.log, &config.access_logs).map_err(ReloadError::Log)?;
         let mut changes = Vec::new();
-        // Taken before the files are actually read: if they change in between, the next reload notices.
-        let files = weir_tls::fingerprint(&config);
         let are_files_as_before = files.is_some() && files == *lock(&self.files);
         let published = self.publisher.publish(|before| {
             if *before == *config && !self.is_tuned() && are_files_as_before {
