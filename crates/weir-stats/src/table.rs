@@ -70,7 +70,7 @@ words! {
         LoginTimeout = "login_timeout", "The login did not end within `timeout.handshake`; closed.";
         ConnectFailed = "connect_failed", "No backend accepted a connection; answered 502.";
         ConnectTimeout = "connect_timeout", "No backend accepted within `timeout.connect`; answered 504.";
-        NoTunnel = "no_tunnel", "The request was an upgrade (WebSocket), and its backend speaks HTTP/2 without extended CONNECT (RFC 8441); answered 502.";
+        NoTunnel = "no_tunnel", "The request was an upgrade (WebSocket), and its backend speaks HTTP/2 without extended CONNECT (RFC 8441); answered 502. Or its route has an answer of its own (`respond`); answered 501 in HTTP/2 and HTTP/3, where any 2xx would open a tunnel.";
         BackendTls = "backend_tls", "No backend could be spoken TLS with, most often because its certificate is not good; answered 502.";
         BackendTimeout = "backend_timeout", "The backend did not begin to answer within `timeout.backend`; answered 504.";
         StreamTimeout = "stream_timeout", "Nobody said anything for `timeout.stream` while a response was under way; cut off.";

@@ -1,7 +1,9 @@
 //! Tunnels on streams (RFC 8441): clients that leave them, and backends that refuse them on a connection that
 //! many share.
 
-use weir_tests::dialogue::http2::{END_STREAM, Http2, code, frame, headers, kind, request, reset, setting};
+use weir_tests::dialogue::http2::{
+    END_STREAM, Http2, Outcome, code, frame, headers, kind, request, reset, setting,
+};
 use weir_tests::dialogue::{ScriptedBackend, Setup, Weir, Wire};
 
 use super::{BOTH, connect};
@@ -113,4 +115,53 @@ fn b21_an_upgrade_that_is_refused_ends_its_stream_and_does_not_reset_it() {
         };
         assert_eq!((ended.kind, ended.flags, ended.payload.len()), (kind::DATA, END_STREAM, 0), "{ended:?}");
     }
+}
+
+/// In HTTP/2 any 2xx opens a tunnel (RFC 8441 §5), and what the client sent into it would go nowhere.
+#[test]
+fn a_route_that_answers_itself_opens_no_tunnel() {
+    let routes = r#"
+        [[listener.web.route]]
+        path = "/200"
+        respond = { status = 200, body = "hello" }
+        [[listener.web.route]]
+        path = "/204"
+        respond = { status = 204 }
+        [[listener.web.route]]
+        path = "/403"
+        respond = { status = 403, body = "not you" }
+        [pool.app]"#;
+    let log = "[log]\naccess = \"@dir/access.log\"\nline = \"$status $end\"\n";
+    let config = format!("{log}{}", BOTH.replace("[pool.app]", routes));
+    let backend = ScriptedBackend::start();
+    let weir = Setup::of(&config).with("app", backend.address()).start();
+    // A connection of its own for each: what repeats on one comes in a form that the test does not read.
+    let asks = |path| {
+        let mut client = connect(&weir, b"");
+        let mut fields = request("CONNECT", path).to_vec();
+        fields.push((":protocol", "websocket"));
+        client.sends(headers(1, &fields, false));
+        client.outcome_of(1)
+    };
+    for path in ["/200", "/204"] {
+        let told = b"501 Not Implemented no_tunnel\n".to_vec();
+        assert_eq!(asks(path), Outcome::Answered(501, told), "{path}");
+    }
+    assert_eq!(asks("/403"), Outcome::Answered(403, b"not you".to_vec()));
+    assert_eq!(connect(&weir, b"").asks(1, "/200"), Outcome::Answered(200, b"hello".to_vec()));
+    let lines = weir.lines_of("access.log", 4);
+    assert_eq!(lines, ["501 no_tunnel", "501 no_tunnel", "403 responded", "200 responded"]);
+}
+
+/// The refusal of a gRPC call has status 200, which is no refusal of a tunnel.
+#[test]
+fn a_refused_tunnel_is_not_answered_like_a_call() {
+    let backend = ScriptedBackend::start();
+    let config = BOTH.replacen("pool = \"app\"\n", "", 1);
+    let weir = Setup::of(&config).with("app", backend.address()).start();
+    let mut client = connect(&weir, b"");
+    let mut fields = request("CONNECT", "/nowhere").to_vec();
+    fields.extend([(":protocol", "websocket"), ("content-type", "application/grpc")]);
+    client.sends(headers(1, &fields, false));
+    assert_eq!(client.outcome_of(1), Outcome::Answered(404, b"404 Not Found no_route\n".to_vec()));
 }

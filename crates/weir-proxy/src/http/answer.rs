@@ -1,7 +1,7 @@
 //! Answers that Weir makes itself: errors, redirects, fixed responses, and the proof of a domain for an ACME
 //! authority.
 
-use weir_http::{AddedField, ErrorForm, Method, OwnAnswer};
+use weir_http::{AddedField, ErrorForm, Method, OwnAnswer, RequestHead};
 use weir_io::buffers::Held;
 use weir_io::clock;
 use weir_stats::table::{End, Rejected};
@@ -176,6 +176,21 @@ pub fn ended(
     }
 }
 
+/// The answer that takes the place of one with status 2xx to an extended CONNECT; `None` if `answer` is none:
+/// its client would take what follows for the tunnel that it asked for (RFC 8441 §5).
+fn without_tunnel<'a>(request: &RequestHead, answer: &OwnAnswer<'a>) -> Option<OwnAnswer<'a>> {
+    if !request.is_extended_connect() || !(200..300).contains(&answer.status()) {
+        return None;
+    }
+    Some(match *answer {
+        // An error whose form is that of a gRPC call.
+        OwnAnswer::Error { status, word, retry_after_seconds, fields, .. } => {
+            OwnAnswer::Error { status, word, retry_after_seconds, form: ErrorForm::Text, fields }
+        }
+        _ => OwnAnswer::error(501, End::NoTunnel.word(), None),
+    })
+}
+
 /// Sends the answer and ends the exchange.
 async fn send(
     session: &mut Session,
@@ -185,6 +200,12 @@ async fn send(
     end: End,
     keep: bool,
 ) -> After {
+    let refusal = without_tunnel(&exchange.request, answer);
+    let (answer, end) = match &refusal {
+        Some(refusal) if end == End::Responded => (refusal, End::NoTunnel),
+        Some(refusal) => (refusal, end),
+        None => (answer, end),
+    };
     let began = reply::begin_own(session, listener, exchange, answer, keep);
     take_request(session, exchange, keep);
     if exchange.ledger.status() == 0 {
