@@ -9,6 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,7 @@ use quinn_proto::{
 };
 use weir_io::buffers::Held;
 
+use crate::allowance::Allowance;
 use crate::endpoint::Driver;
 use crate::flood_budget::FloodBudget;
 use crate::path::ClientPaths;
@@ -79,6 +81,8 @@ pub(crate) struct Inner {
     pub(crate) closed: Option<Waker>,
     pub(crate) lost: Option<ConnectionError>,
     pub(crate) send_window: u64,
+    /// What a server allows.
+    pub(crate) allowance: Option<Arc<Allowance>>,
 }
 
 /// Tasks that wait for events of one stream.
@@ -137,6 +141,7 @@ impl Connection {
             closed: None,
             lost: None,
             send_window: 0,
+            allowance: None,
         };
         Connection {
             handle: admission.handle,
@@ -344,6 +349,9 @@ impl Connection {
             return Poll::Ready(Err(StreamError::ConnectionLost));
         }
         let written = inner.quic.send_stream(id).write_chunks(std::slice::from_mut(bytes));
+        if let (Ok(written), Some(allowance)) = (&written, &inner.allowance) {
+            allowance.note_sent(written.bytes as u64);
+        }
         if let Ok(written) = &written
             && id.dir() == Dir::Bi
             && let Some(entry) = inner.watches.get_mut(&id)

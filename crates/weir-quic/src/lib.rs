@@ -9,6 +9,7 @@
 //! Start reading at [`endpoint`], which drives everything, then [`connection`].
 #![forbid(unsafe_code)]
 
+pub mod allowance;
 pub mod cid;
 pub mod connection;
 pub mod counts;
@@ -16,6 +17,7 @@ pub mod crypto;
 pub mod endpoint;
 mod flood_budget;
 pub mod forward;
+mod frames;
 pub mod keys;
 pub mod other_processes;
 mod padding;

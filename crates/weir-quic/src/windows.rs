@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use quinn_proto::VarInt;
 use weir_io::buffers::Buffers;
 
 use crate::connection::{Connection, Inner};
@@ -52,6 +53,12 @@ impl Connection {
             }
         }
         inner.held.set(inner.unended_bytes.min(inner.send_window));
+    }
+
+    /// Lets the peer send so many bytes on all streams together before any of them was read.
+    pub fn widen_window(self: &Rc<Self>, bytes: u32) {
+        self.inner.borrow_mut().quic.set_receive_window(VarInt::from_u32(bytes));
+        self.touch();
     }
 
     /// What it holds is memory of `owner`, a client of the same worker, from now on.

@@ -13,11 +13,14 @@ mod held;
 mod idle;
 mod lost;
 mod malformed;
+mod moving;
 mod origin;
 mod relay;
 mod sqli;
 mod taken_out;
 mod told;
+mod tunnels;
+mod uploads;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

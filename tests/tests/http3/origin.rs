@@ -68,6 +68,13 @@ impl Origin {
         Origin::with(authority, streams, None)
     }
 
+    /// One that allows so many bytes on a connection before it has read any.
+    pub fn narrow(authority: &Authority, window: u32) -> Origin {
+        let mut transport = quinn::TransportConfig::default();
+        transport.receive_window(window.into());
+        Origin::over(authority, transport, None)
+    }
+
     /// One that answers every request with these bytes.
     pub fn raw(authority: &Authority, answer: &'static [u8]) -> Origin {
         Origin::with(authority, 100, Some(Raw::Bytes(answer, After::Ends)))
@@ -89,6 +96,12 @@ impl Origin {
     }
 
     fn with(authority: &Authority, streams: u32, raw: Option<Raw>) -> Origin {
+        let mut transport = quinn::TransportConfig::default();
+        transport.max_concurrent_bidi_streams(streams.into());
+        Origin::over(authority, transport, raw)
+    }
+
+    fn over(authority: &Authority, transport: quinn::TransportConfig, raw: Option<Raw>) -> Origin {
         let chain = vec![CertificateDer::from_pem_file(authority.path("inner.pem")).expect("a certificate")];
         let key = PrivateKeyDer::from_pem_file(authority.path("inner.key")).expect("a key");
         let mut tls = rustls::ServerConfig::builder_with_provider(Arc::new(
@@ -102,8 +115,6 @@ impl Origin {
         tls.alpn_protocols = vec![b"h3".to_vec()];
         let crypto = QuicServerConfig::try_from(tls).expect("a suite for first packets");
         let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
-        let mut transport = quinn::TransportConfig::default();
-        transport.max_concurrent_bidi_streams(streams.into());
         config.transport_config(Arc::new(transport));
         let (seen, stop) = (Arc::new(Seen::default()), Arc::new(Notify::new()));
         let (address, (seen_too, stop_too)) = (free_address(), (seen.clone(), stop.clone()));

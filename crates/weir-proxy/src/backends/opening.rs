@@ -8,7 +8,6 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use quinn_proto::ClientConfig;
 use rustls::HandshakeKind;
 use socket2::Socket;
 use tokio::net::TcpStream;
@@ -21,6 +20,7 @@ use weir_io::race;
 use weir_io::stream::Stream;
 use weir_io::system;
 use weir_io::wait::{WaitError, send_all, timed_out};
+use weir_quic::allowance::OwnSettings;
 use weir_quic::connection::Connection as QuicConnection;
 use weir_quic::endpoint::connect::Wanted;
 use weir_state::Choice;
@@ -272,13 +272,13 @@ impl WorkerBackend {
         }
     }
 
-    /// Opens a QUIC connection, with `config`, that is ready for the first request. The caller sets the
+    /// Opens a QUIC connection, with `settings`, that is ready for the first request. The caller sets the
     /// deadline.
     pub async fn open_quic(
         &self,
         worker: &Worker,
         deadline: &Deadline,
-        (config, tls): (ClientConfig, &BackendTls),
+        (settings, tls): (OwnSettings, &BackendTls),
         (idle_timeout, flooded): (Duration, u64),
     ) -> Result<(Rc<QuicConnection>, OpenCount, u32), ConnectError> {
         let moves = self.shared.resolved.moves();
@@ -289,7 +289,7 @@ impl WorkerBackend {
         let refused = |source: io::Error| ConnectError::Refused { backend: at.clone(), source };
         let port = worker.quic.own_port(remote.is_ipv6(), flooded).map_err(refused)?;
         let name = tls.name.to_str();
-        let wanted = Wanted { config, remote, name: &name, idle_timeout };
+        let wanted = Wanted { settings, remote, name: &name, idle_timeout };
         let begun = worker.quic.driver().connect(&port, wanted);
         let quic = begun.map_err(|error| refused(io::Error::other(error)))?;
         let established = std::future::poll_fn(|context| match quic.poll_established(context) {

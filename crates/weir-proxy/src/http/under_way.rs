@@ -25,6 +25,20 @@ pub fn connection_window(is_trusted: bool, streams: u32) -> u32 {
     }
 }
 
+/// What a connection of HTTP/3 has room for beside the bodies, in bytes: there, heads count against its window
+/// too (RFC 9114 §7.1), and requests without a body must not wait for the bodies of others.
+pub const HEADS_BYTES: u32 = 64 << 10;
+
+/// The largest window that a connection of HTTP/3 gets, whose client may have `client_bytes` of memory: of that,
+/// the bodies of one connection take a quarter.
+pub fn widest_window(is_trusted: bool, streams: u32, client_bytes: u64) -> u32 {
+    let all = connection_window(true, streams).saturating_add(HEADS_BYTES).min(LARGEST_WINDOW_BYTES);
+    match is_trusted {
+        true => all,
+        false => u32::try_from(client_bytes / 4).unwrap_or(u32::MAX).clamp(CONNECTION_WINDOW_BYTES, all),
+    }
+}
+
 /// Memory that a running exchange takes besides buffers: its task, its state, and its stream in the
 /// connection's protocol. A client that opens streams and reads no response makes us hold this much for each
 /// (threat B26).
@@ -39,7 +53,7 @@ pub struct UnderWay {
     /// The memory that they hold, and that their flow-control windows may make us hold.
     held: Held,
     /// The window of the connection, in bytes.
-    window: u32,
+    window: Cell<u32>,
     buffers: Rc<Buffers>,
     /// The task that drives the connection.
     driver: RefCell<Option<Waker>>,
@@ -55,7 +69,7 @@ impl UnderWay {
             count: Cell::new(0),
             with_body: Cell::new(0),
             held: Held::new(buffers),
-            window,
+            window: Cell::new(window),
             buffers: buffers.clone(),
             driver: RefCell::default(),
             awaited: Cell::new(false),
@@ -65,7 +79,21 @@ impl UnderWay {
     fn count_held(&self) {
         let windows = u64::from(self.with_body.get()) * u64::from(STREAM_WINDOW_BYTES);
         let exchanges = u64::from(self.count.get()) * EXCHANGE_BYTES as u64;
-        self.held.set(windows.min(self.window.into()) + exchanges);
+        self.held.set(windows.min(self.window.get().into()) + exchanges);
+    }
+
+    /// The window that the connection needs from now on, if that is larger than before: each body that is under
+    /// way can fill its own, and the heads of others have room beside them. At most [`widest_window`], and only
+    /// while memory has room for that.
+    pub fn widen(&self, is_trusted: bool, streams: u32) -> Option<u32> {
+        let most = widest_window(is_trusted, streams, self.held.most_bytes());
+        let of_bodies = self.with_body.get().saturating_mul(STREAM_WINDOW_BYTES);
+        let wanted = of_bodies.saturating_add(HEADS_BYTES).min(most);
+        let more = wanted.checked_sub(self.window.get()).filter(|more| *more > 0)?;
+        self.buffers.charge(more.into())?;
+        self.window.set(wanted);
+        self.count_held();
+        Some(wanted)
     }
 
     /// How many exchanges are running.
@@ -172,6 +200,30 @@ mod tests {
         exchanges.iter_mut().for_each(ExchangeCount::expects_body);
         let of_windows = buffers.in_use_bytes() as usize - 3 * EXCHANGE_BYTES;
         assert_eq!(of_windows, 3 * STREAM_WINDOW_BYTES as usize);
+    }
+
+    #[test]
+    fn b28_a_window_of_http_3_grows_with_the_bodies_as_far_as_its_client_has_memory() {
+        let buffers = Buffers::new(4 * (768 << 10));
+        let expected = [
+            // Up to a quarter of all that there is.
+            (false, [0, 320, 448, 576, 704, 768, 0], 768),
+            (true, [0, 320, 448, 576, 704, 832, 960], 7 * 128),
+        ];
+        for (is_trusted, widened, counted) in expected {
+            let under_way = UnderWay::new(&buffers, CONNECTION_WINDOW_BYTES);
+            let mut exchanges: Vec<ExchangeCount> = Vec::new();
+            for kib in widened {
+                exchanges.push(under_way.enter().unwrap());
+                exchanges.iter_mut().for_each(ExchangeCount::expects_body);
+                let window = under_way.widen(is_trusted, 100).unwrap_or_default();
+                assert_eq!(window >> 10, kib, "{} bodies, trusted: {is_trusted}", exchanges.len());
+            }
+            let of_windows = buffers.in_use_bytes() - 7 * EXCHANGE_BYTES as u64;
+            assert_eq!(of_windows >> 10, counted);
+            exchanges.truncate(1);
+            assert_eq!(under_way.widen(is_trusted, 100), None, "it stays as wide as it was");
+        }
     }
 
     #[test]

@@ -7,9 +7,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use quinn_proto::ClientConfig;
-
 use super::Driver;
+use crate::allowance::OwnSettings;
 use crate::connection::{Admission, Connection};
 use crate::port::{Front, Port, Settings};
 use crate::wakers::watch;
@@ -21,7 +20,7 @@ const CONTROL_FRAMES: u32 = 100_000;
 /// Parameters of an outgoing connection.
 pub struct Wanted<'a> {
     /// The protocol's settings.
-    pub config: ClientConfig,
+    pub settings: OwnSettings,
     /// The address to connect to.
     pub remote: SocketAddr,
     /// The name that the server must prove.
@@ -64,12 +63,13 @@ impl Driver {
         wanted: Wanted<'_>,
     ) -> Result<Rc<Connection>, quinn_proto::ConnectError> {
         let now = Instant::now();
-        let Wanted { config, remote, name, idle_timeout } = wanted;
+        let Wanted { settings: OwnSettings { config, allowance }, remote, name, idle_timeout } = wanted;
         let (handle, quic) = self.endpoint.borrow_mut().connect(now, config, remote, name)?;
         let (guard, control_frames) = (Box::new(()), CONTROL_FRAMES);
         let admission = Admission { handle, is_proved: true, guard, idle_timeout, control_frames };
         let connection = Rc::new(Connection::new(self, port, quic, admission, now));
         connection.is_ours.set(true);
+        connection.inner.borrow_mut().allowance = Some(allowance);
         self.enrol(&connection);
         self.settle(&connection);
         self.wake_sender();
@@ -81,6 +81,12 @@ impl Connection {
     /// Whether it has ended, for whatever reason.
     pub fn is_over(&self) -> bool {
         self.inner.borrow().is_over()
+    }
+
+    /// Whether a server allows so little more that further requests may have to wait until it has read what was
+    /// sent for others.
+    pub fn is_narrow(&self) -> bool {
+        self.inner.borrow().allowance.as_ref().is_some_and(|allowance| allowance.is_narrow())
     }
 
     /// Ready once the handshake has ended; `Err` with the reason if it failed.

@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quinn_proto::crypto::rustls::QuicClientConfig;
-use quinn_proto::{ClientConfig, IdleTimeout, StreamId, TransportConfig, VarInt};
+use quinn_proto::{IdleTimeout, StreamId, TransportConfig, VarInt};
 use weir_http::Limits;
 use weir_http::h3::{self, Config, Fault, SectionWriter};
 use weir_io::buffers::Buffers;
 use weir_io::clock;
 use weir_io::flood::Budget;
+use weir_quic::allowance::OwnSettings;
 use weir_quic::connection::Connection;
 
 use super::connections::{QuicConnection, QuicConnections, QuicSlot, STREAMS};
@@ -35,12 +36,11 @@ const STEERING_STREAMS: u32 = 16;
 /// Bytes of handshake messages that may arrive out of order.
 const CRYPTO_BYTES: usize = 64 << 10;
 
-/// The QUIC settings for connections that use `tls`.
+/// The QUIC settings for one connection that uses `tls`.
 ///
 /// `None` if `tls` lacks the cipher suite for first packets, which none of our policies does.
-pub fn client_config(tls: &Arc<rustls::ClientConfig>) -> Option<ClientConfig> {
+pub fn settings(tls: &Arc<rustls::ClientConfig>) -> Option<OwnSettings> {
     let crypto = QuicClientConfig::try_from(tls.clone()).ok()?;
-    let mut config = ClientConfig::new(Arc::new(crypto));
     let mut transport = TransportConfig::default();
     transport
         // Backends only open control streams.
@@ -51,8 +51,7 @@ pub fn client_config(tls: &Arc<rustls::ClientConfig>) -> Option<ClientConfig> {
         .max_idle_timeout(IdleTimeout::try_from(IDLE_TIMEOUT).ok())
         .crypto_buffer_size(CRYPTO_BYTES)
         .datagram_receive_buffer_size(None);
-    config.transport_config(Arc::new(transport));
-    Some(config)
+    Some(OwnSettings::new(Arc::new(crypto), transport))
 }
 
 impl QuicConnections {

@@ -83,6 +83,10 @@ impl QuicConnection {
         if self.is_over.get() || quic.is_over() || self.streams.get() >= STREAMS {
             return None;
         }
+        // Even a head would wait until the backend reads the content of others (threat B27).
+        if quic.is_narrow() {
+            return None;
+        }
         // The backend may come back: running requests wait for it, but no new ones use it.
         if quic.seems_gone() {
             return None;

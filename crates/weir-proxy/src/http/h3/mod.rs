@@ -9,7 +9,7 @@ mod server;
 mod shared;
 mod stream;
 
-pub use backend::{IDLE_TIMEOUT, client_config};
+pub use backend::{IDLE_TIMEOUT, settings};
 pub use connections::{QuicConnections, QuicSlot};
 pub use front::ListenerFront;
 pub use server::{ReceivedRequest, serve_request};

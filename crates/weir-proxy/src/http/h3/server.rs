@@ -378,6 +378,7 @@ pub async fn serve_request(received: ReceivedRequest) {
                 Some(Ok(())) => {
                     if !exchange.request.body().is_empty() {
                         count.expects_body();
+                        make_room(&peer, &shared);
                     }
                     take_up(&shared, stream, deadline, exchange).await
                 }
@@ -392,6 +393,15 @@ pub async fn serve_request(received: ReceivedRequest) {
         // Reading it may have been most of the work (threat C4).
         Served::Refused => shared.count_broken(),
         Served::BrokenOff => {}
+    }
+}
+
+/// Widens the connection's window for one more body: otherwise two that a backend does not read would keep all
+/// other requests waiting (threat B28).
+fn make_room(peer: &Peer, shared: &Shared) {
+    let streams = peer.slot.current().shared.config.http().limits.streams;
+    if let Some(window) = shared.under_way.widen(peer.identity.is_trusted(), streams) {
+        shared.quic.widen_window(window);
     }
 }
 

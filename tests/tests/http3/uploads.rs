@@ -1,0 +1,105 @@
+//! Uploads that a backend does not read, and the requests that share a connection with them (threats B27 and
+//! B28).
+
+use weir_tests::dialogue::http3::{headers, kind, request};
+use weir_tests::dialogue::{ScriptedBackend, Setup, Wire};
+
+use super::backends::{ONLY, OUTER, get};
+use super::origin::Origin;
+use super::*;
+
+/// No client is quiet for longer than this while there is room for what it sends.
+const QUIET: Duration = Duration::from_secs(1);
+/// No timer ends an upload that nobody reads.
+const PATIENT: &str = "timeout = { backend = \"1h\", client_body = \"1h\" }\n";
+
+/// The bytes of a request with content that does not end.
+fn endless(path: &str) -> Vec<u8> {
+    let mut bytes = headers(&request("POST", path));
+    // The header of a DATA frame of a gigabyte.
+    bytes.extend([kind::DATA as u8, 0xbb, 0x9a, 0xca, 0x00]);
+    bytes
+}
+
+/// Sends content on a stream until there is no room for more, and none comes; gives how much.
+async fn fills(upload: &mut quinn::SendStream) -> usize {
+    let mut sent = 0;
+    while let Ok(written) = tokio::time::timeout(QUIET, upload.write(&[b'a'; 16 << 10])).await {
+        sent += written.expect("the stream is open");
+    }
+    sent
+}
+
+/// Waits for a connection while the client's goes on.
+async fn accepts(backend: &ScriptedBackend) -> Wire {
+    loop {
+        if let Some(wire) = backend.accepts_if_any() {
+            return wire;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Where uploads to `/unread` wait in line.
+const LINE: &str = r#"
+[[listener.web.route]]
+path = "/unread"
+pool = "busy"
+[[listener.web.route]]
+path = "/*"
+pool = "app"
+[pool.busy]
+backends = [{ address = "@busy", max_connections = 1 }]
+queue = { max = 100, timeout = "1h" }
+health = "off"
+[pool.app]"#;
+
+/// Two uploads filled the window of the connection, which holds heads as well as content in HTTP/3.
+#[test]
+fn b28_uploads_that_a_backend_does_not_read_leave_room_for_other_requests_of_their_connection() {
+    const UNREAD: usize = 5;
+    let (authority, backend, busy) = (authority(), site(), ScriptedBackend::start());
+    for trusted in ["", "trusted_proxies = [\"127.0.0.1\"]\n"] {
+        let config = CONFIG.replace("[pool.app]", LINE);
+        let config = config.replacen("pool = \"app\"\n", &format!("{PATIENT}{trusted}"), 1);
+        let setup = authority.setup(&config).with("app", backend.address());
+        let weir = setup.with("busy", busy.address()).start();
+        run(async {
+            let mut client = Client::connect(&authority, weir.address("web")).await;
+            let (mut asking, _answer) = client.connection.open_bi().await.unwrap();
+            asking.write_all(&headers(&request("GET", "/unread"))).await.unwrap();
+            asking.finish().unwrap();
+            let _occupied = accepts(&busy).await;
+            let mut unread = Vec::new();
+            for _ in 0..UNREAD {
+                let (mut upload, answer) = client.connection.open_bi().await.unwrap();
+                upload.write_all(&endless("/unread")).await.unwrap();
+                fills(&mut upload).await;
+                unread.push((upload, answer));
+            }
+            assert_eq!(client.asks(b"").await, (200, b"hello".to_vec()));
+            assert_eq!(client.asks(b"some").await, (200, b"some".to_vec()));
+        });
+    }
+}
+
+/// One upload filled what the backend allows on the connection that all share, for heads and content.
+#[test]
+fn b27_content_that_a_backend_of_http_3_does_not_read_keeps_nobody_elses_waiting() {
+    const WINDOW_BYTES: u32 = 256 << 10;
+    let authority = Authority::new().signs("inner", &["app.internal"]);
+    let origin = Origin::narrow(&authority, WINDOW_BYTES);
+    let config = OUTER.replace("MORE", ONLY).replace("timeout = { backend = \"15s\" }\n", PATIENT);
+    let weir = Setup::of(&config).with("ca", authority.path("ca.pem")).with("origin", origin.address).start();
+    let mut unread = weir.client("web");
+    unread.sends("POST /never HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000000\r\n\r\n");
+    // Until neither Weir nor the kernel takes more.
+    let mut socket = unread.socket().try_clone().expect("a second handle");
+    socket.set_write_timeout(Some(QUIET)).expect("a timeout");
+    while std::io::Write::write(&mut socket, &[b'a'; 16 << 10]).is_ok() {}
+    assert_eq!(get(&weir, "/"), (200, "hello".to_owned()));
+    let mut other = weir.client("web");
+    other.sends("PUT /echo HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 4\r\n\r\nsome");
+    assert_eq!(other.receives_status(200).text(), "some");
+    assert_eq!(origin.connections(), 2);
+}
