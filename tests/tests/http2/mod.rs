@@ -1,6 +1,7 @@
 //! HTTP/2 to clients and to backends, through other people's programs and, for attacks, frame by frame.
 
 mod curl;
+mod drips;
 mod floods;
 mod honest;
 mod idle;

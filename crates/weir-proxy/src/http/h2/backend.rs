@@ -69,6 +69,7 @@ impl StreamSlot {
             self.connection.is_over.set(true);
             io::Error::new(io::ErrorKind::ConnectionRefused, error)
         })?;
+        self.number.set(stream.stream_id().into());
         self.note_asked();
         Ok(RequestStream::of_backend(response, stream, is_whole, self, Held::new(buffers)))
     }

@@ -14,6 +14,7 @@ use crate::http::h2::awaiting::{Awaiting, AwaitingPlace};
 use crate::http::h2::heard::Heard;
 use crate::http::h2::resets::Resets;
 use crate::http::h2::send_window::SendWindow;
+use crate::http::h2::small_frames::SMALL_BYTES;
 use crate::http::shared_connections::SharedConnections;
 
 /// Longest time for a backend to send its settings (RFC 9113 §3.4: they come first). It is shorter if the
@@ -50,6 +51,8 @@ pub struct StreamSlot {
     heard_before: Cell<u64>,
     /// Whether a request was sent that has not been answered yet.
     is_unanswered: Cell<bool>,
+    /// The number of its stream; 0 before the request was sent.
+    pub(super) number: Cell<u32>,
     /// Where the task waits that waits for the answer.
     place: AwaitingPlace,
 }
@@ -57,6 +60,7 @@ pub struct StreamSlot {
 impl Drop for StreamSlot {
     fn drop(&mut self) {
         self.note_over();
+        self.connection.window.small_frames().end(self.number.get());
         self.connection.streams.set(self.connection.streams.get() - 1);
         self.connection.idle_since.set(clock::now());
         self.owner.wake_waiting();
@@ -66,8 +70,9 @@ impl Drop for StreamSlot {
 impl StreamSlot {
     /// A place that was taken on `connection`.
     pub(super) fn of(connection: Rc<BackendConnection>, owner: Rc<BackendConnections>) -> StreamSlot {
-        let (heard_before, is_unanswered) = (Cell::new(0), Cell::new(false));
-        StreamSlot { connection, owner, heard_before, is_unanswered, place: AwaitingPlace::default() }
+        let (heard_before, is_unanswered, number) = (Cell::new(0), Cell::new(false), Cell::new(0));
+        let place = AwaitingPlace::default();
+        StreamSlot { connection, owner, heard_before, is_unanswered, number, place }
     }
 
     /// Whether the backend has announced support for extended CONNECT.
@@ -109,6 +114,26 @@ impl StreamSlot {
         heard.note_asked();
         self.heard_before.set(heard.bytes());
         self.is_unanswered.set(true);
+    }
+
+    /// When content of so few bytes may be sent, which does not end the stream; zero if at once.
+    pub(super) fn piece_at(&self, bytes: usize) -> Duration {
+        let window = &self.connection.window;
+        match bytes < SMALL_BYTES {
+            true => window.small_frames().next_at(self.number.get(), window.largest()),
+            false => Duration::ZERO,
+        }
+    }
+
+    /// Notes that content was sent, which did not end the stream.
+    pub(super) fn note_piece(&self, bytes: usize) {
+        let window = &self.connection.window;
+        window.small_frames().note_sent(self.number.get(), bytes, window.largest(), clock::now);
+    }
+
+    /// Notes that a piece of the answer's content was received.
+    pub(super) fn note_answer_piece(&self) {
+        self.connection.window.small_frames().note_answered(self.number.get());
     }
 
     fn note_over(&self) {
@@ -171,6 +196,10 @@ impl BackendConnection {
     fn has_room(&self, has_content: bool) -> bool {
         // Its content would wait until the backend reads that of others (threat B27).
         if has_content && self.window.is_narrow() {
+            return false;
+        }
+        // The backend may be about to end the connection (threat B29).
+        if self.window.small_frames().is_crowded(self.window.largest()) {
             return false;
         }
         // Many backends allow fewer streams than RFC 9113 recommends, and refuse further ones.

@@ -14,6 +14,7 @@ mod presence;
 mod resets;
 mod send_window;
 mod server;
+mod small_frames;
 mod stream;
 mod turn;
 mod wire;

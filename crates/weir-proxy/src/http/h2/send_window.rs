@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 
 use super::frames::{Frames, Part, kind};
+use super::small_frames::SmallFrames;
 
 /// The window of a new connection, in bytes (RFC 9113 §6.9.2).
 const FIRST_BYTES: i64 = 65_535;
@@ -21,13 +22,15 @@ pub struct SendWindow {
     largest: Cell<i64>,
     sent: RefCell<Frames>,
     received: RefCell<Received>,
+    small_frames: SmallFrames,
 }
 
 /// The position in what a backend sends.
 struct Received {
     frames: Frames,
-    /// The part of an update of the window that was received: its number so far, and how many bytes that is.
-    update: Option<(u32, u8)>,
+    /// The part of an update of a window that was received: its stream (0 is the connection), its number so far,
+    /// and how many bytes that is.
+    update: Option<(u32, u32, u8)>,
 }
 
 impl Default for SendWindow {
@@ -37,6 +40,7 @@ impl Default for SendWindow {
             largest: Cell::new(FIRST_BYTES),
             sent: RefCell::default(),
             received: RefCell::new(Received { frames: Frames::of_server(), update: None }),
+            small_frames: SmallFrames::default(),
         }
     }
 }
@@ -60,22 +64,34 @@ impl SendWindow {
         while let Some(part) = frames.next(&mut bytes) {
             match part {
                 Part::Header(header) => {
-                    let is_update = header.kind == kind::WINDOW_UPDATE && header.stream == 0;
-                    *update = is_update.then_some((0, 0));
+                    *update = (header.kind == kind::WINDOW_UPDATE).then_some((header.stream, 0, 0));
                 }
                 Part::Payload(payload) => {
                     for byte in payload.iter().take(4) {
-                        let Some((number, count)) = update else { break };
+                        let Some((stream, number, count)) = update else { break };
                         (*number, *count) = (*number << 8 | u32::from(*byte), *count + 1);
                         if *count == 4 {
                             // The highest bit is reserved.
-                            self.widen(*number & 0x7fff_ffff);
+                            match (*stream, *number & 0x7fff_ffff) {
+                                (0, bytes) => self.widen(bytes),
+                                (stream, bytes) => self.small_frames.note_read(stream, bytes),
+                            }
                             *update = None;
                         }
                     }
                 }
             }
         }
+    }
+
+    /// The small frames that were sent.
+    pub fn small_frames(&self) -> &SmallFrames {
+        &self.small_frames
+    }
+
+    /// The largest window that there was, in bytes.
+    pub fn largest(&self) -> u64 {
+        self.largest.get().unsigned_abs()
     }
 
     fn widen(&self, bytes: u32) {

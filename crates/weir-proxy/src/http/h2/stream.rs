@@ -17,9 +17,11 @@ use h2::client::ResponseFuture;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderMap, Response};
+use tokio::time::Sleep;
 use weir_http::section::Asked;
 use weir_http::{Field, Limits, Method, ResponseHead, StreamError, TrailerLimits, Trailers, Violation};
 use weir_io::buffers::{Buffer, Held};
+use weir_io::clock;
 
 use crate::http::h2::connections::StreamSlot;
 use crate::http::h2::head;
@@ -50,6 +52,8 @@ pub struct Stream {
     slot: Option<StreamSlot>,
     /// Counts what is sent to a client.
     watched: Option<Rc<Watched>>,
+    /// The pause before a small piece may be sent to a backend.
+    pause: Option<Pin<Box<Sleep>>>,
 }
 
 /// Content after `content` for which no buffer is free.
@@ -144,6 +148,7 @@ impl Stream {
             tunnel: if asks_for_tunnel { Tunnel::Asked } else { Tunnel::No },
             slot: None,
             watched: Some(watched),
+            pause: None,
         }
     }
 
@@ -168,6 +173,7 @@ impl Stream {
             tunnel: Tunnel::No,
             slot: Some(slot),
             watched: None,
+            pause: None,
         }
     }
 
@@ -191,7 +197,12 @@ impl Stream {
                 Some(Err(error)) if self.is_bodiless && error.is_reset() && error.is_library() => {
                     self.receiving = Receiving::Ended;
                 }
-                Some(data) => self.content = data.map_err(broken)?,
+                Some(data) => {
+                    self.content = data.map_err(broken)?;
+                    if let Some(slot) = &self.slot {
+                        slot.note_answer_piece();
+                    }
+                }
                 None => {
                     let fields = ready!(stream.poll_trailers(context)).map_err(broken)?;
                     //= https://www.rfc-editor.org/rfc/rfc9113#section-8.5
@@ -232,6 +243,9 @@ impl Stream {
         // The end, or an error, is found again once this has been taken.
         while let Poll::Ready(Some(Ok(piece))) = stream.poll_data(context) {
             self.gathered.push(piece);
+            if let Some(slot) = &self.slot {
+                slot.note_answer_piece();
+            }
         }
         self.gathered.count(self.content.len());
     }
@@ -327,6 +341,9 @@ impl Stream {
         content: &[u8],
         is_last: bool,
     ) -> Poll<io::Result<usize>> {
+        if !is_last && !content.is_empty() {
+            ready!(self.poll_pause(context, content.len()));
+        }
         let Sending::Content(stream) = &mut self.sending else {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         };
@@ -336,6 +353,9 @@ impl Stream {
         }
         let count = ready!(poll_room(stream, wanted, context))?;
         let ends = is_last && count == content.len();
+        if let Some(slot) = self.slot.as_ref().filter(|_| !ends) {
+            slot.note_piece(count);
+        }
         stream.send_data(Bytes::copy_from_slice(&content[..count]), ends).map_err(broken)?;
         if let Some(watched) = &self.watched {
             watched.gave(count, count == wanted);
@@ -344,6 +364,22 @@ impl Stream {
             self.sending = Sending::Ended;
         }
         Poll::Ready(Ok(count))
+    }
+
+    /// Ready when so little content may be sent to a backend. What follows it meanwhile is sent together with
+    /// it.
+    fn poll_pause(&mut self, context: &mut Context<'_>, bytes: usize) -> Poll<()> {
+        let Some(slot) = &self.slot else { return Poll::Ready(()) };
+        loop {
+            let at = slot.piece_at(bytes);
+            if at.is_zero() || at <= clock::now() {
+                self.pause = None;
+                return Poll::Ready(());
+            }
+            let pause = || Box::pin(tokio::time::sleep(at.saturating_sub(clock::now())));
+            ready!(self.pause.get_or_insert_with(pause).as_mut().poll(context));
+            self.pause = None;
+        }
     }
 
     /// Sends as much of `content` as the peer's windows have room for now, and removes it from `content`: the
