@@ -46,6 +46,7 @@ mod tables;
 mod tcp;
 mod texts;
 mod times;
+mod tracks;
 mod trust;
 mod words;
 

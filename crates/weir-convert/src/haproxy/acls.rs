@@ -8,6 +8,7 @@ use super::ledger::Ledger;
 use super::maps::Maps;
 use super::matching::{Atom, Special, Test, test};
 use super::sections::Line;
+use super::tracks::Tracks;
 use crate::SourceFiles;
 
 /// The ACLs that have a name.
@@ -33,6 +34,8 @@ pub struct Reader<'r> {
     pub source: &'r dyn SourceFiles,
     /// Whether the proxy relays TCP.
     pub is_tcp: bool,
+    /// Which requests its counters are told of.
+    pub tracks: Tracks,
 }
 
 /// An OR of ANDs.
@@ -273,6 +276,29 @@ impl When {
             terms = next;
         }
         Ok(When { terms })
+    }
+
+    /// Both together; `None` if that would be too long.
+    pub fn and(&self, other: &When) -> Option<When> {
+        let both = |term: &Vec<Literal>| {
+            let longer = |more: &Vec<Literal>| term.iter().chain(more).cloned().collect();
+            other.terms.iter().map(longer).collect::<Vec<Vec<Literal>>>()
+        };
+        let terms: Vec<Vec<Literal>> = self.terms.iter().flat_map(both).collect();
+        (terms.len() <= MOST_TERMS).then_some(When { terms })
+    }
+
+    /// The numbers of the counters that it asks.
+    pub fn tracked(&self) -> Vec<String> {
+        let atoms = self.terms.iter().flatten().flat_map(|literal| &literal.test.atoms);
+        let numbers = atoms.filter_map(|atom| match atom {
+            Atom::Special(Special::Above(counter, _)) => counter.tracked.clone(),
+            _ => None,
+        });
+        let mut numbers: Vec<String> = numbers.collect();
+        numbers.sort();
+        numbers.dedup();
+        numbers
     }
 
     /// The condition for those alone who are in none of these networks.

@@ -4,7 +4,7 @@ use super::acls::{Lost, Read, Reader, When};
 use super::headers::{Edit, Side};
 use super::ledger::Ledger;
 use super::sections::Line;
-use super::{actions, answers};
+use super::{actions, answers, tracks};
 
 /// One rule.
 #[derive(Clone, Debug)]
@@ -106,6 +106,7 @@ impl Rules {
         let end = condition.unwrap_or(line.words.len());
         let mut read = Read::default();
         let when = reader.when(line.from(end), &mut read);
+        let when = when.and_then(|when| tracks::counted(when, &reader.tracks));
         self.used.extend(read.used);
         let words = &line.words[..end];
         if words.get(1).is_some_and(|action| action == "set-var" || action.starts_with("set-var(")) {
@@ -133,9 +134,6 @@ impl Rules {
         let mut notes: Vec<String> = became.notes.into_iter().chain(read.notes).collect();
         if line.word(0) == "http-response" && became.acts.iter().any(|act| matches!(act, StepAct::Edit(..))) {
             notes.push("errors that Weir answers itself have it, too".to_owned());
-        }
-        if line.word(1).starts_with("track-sc") && condition.is_some() {
-            notes.push("its condition is not looked at: all requests are counted".to_owned());
         }
         match notes.is_empty() {
             true => ledger.exact(line.number, became.what),

@@ -18,6 +18,7 @@ use super::rules::{self, RuleStep, Rules, StepAct};
 use super::sections::{Line, Section};
 use super::tables::Tables;
 use super::tcp::{self, Gate};
+use super::tracks::{self, Tracks};
 use super::{options, stats, trust};
 use crate::{ConvertedFile, SourceFiles};
 
@@ -122,9 +123,15 @@ impl<'s> Site<'s> {
     fn part(&mut self, proxy: &'s Proxy<'s>, tables: &Tables) -> Part<'s> {
         let acls = Acls::of(&proxy.lines, &mut self.maps, self.source, proxy.is_tcp);
         let tables = tables.of(proxy.name(), &proxy.lines, &mut self.maps);
-        let mut reader =
-            Reader { acls: &acls, maps: &mut self.maps, source: self.source, is_tcp: proxy.is_tcp };
+        let mut reader = Reader {
+            acls: &acls,
+            maps: &mut self.maps,
+            source: self.source,
+            is_tcp: proxy.is_tcp,
+            tracks: Tracks::new(),
+        };
         let mut trusting = Vec::new();
+        reader.tracks = tracks::tracks(&proxy.lines, &mut reader, &mut trusting);
         let trust = match proxy.is_front() && !proxy.is_tcp {
             true => trust::trusted(proxy, &mut reader, &mut trusting, &mut self.ledger),
             false => Keys::default(),

@@ -75,7 +75,14 @@ impl Gate {
     ) {
         let number = line.number;
         if action.starts_with("track-sc") {
-            return ledger.exact(number, "the key of the limits that ask for it");
+            let note = "the key of the limits that ask for it";
+            return match line.words.iter().any(|word| matches!(word.as_str(), "if" | "unless")) {
+                true => ledger.approximate(
+                    number,
+                    format!("{note}; its condition is not looked at here: all are counted"),
+                ),
+                false => ledger.exact(number, note),
+            };
         }
         if !matches!(action, "accept" | "reject" | "silent-drop") {
             return ledger.unsupported(number, format!("there is nothing like `{action}`: it has no effect"));

@@ -239,3 +239,18 @@ fn what_weir_check_once_refused_is_taken() {
         checked(&text);
     }
 }
+
+#[test]
+fn a_limit_holds_for_those_alone_that_are_counted() {
+    let body = checked(
+        "defaults\n mode http\nbackend logins\n stick-table type ip size 1m expire 10m store http_req_rate(10m)\n\
+         frontend web\n bind :80\n http-request track-sc1 src table logins if { path_beg /login }\n \
+         http-request deny deny_status 429 if { sc_http_req_rate(1) gt 10 }\n default_backend app\n\
+         backend app\n server a 10.0.0.1:80\n",
+    );
+    assert!(
+        body.contains("path = \"/login*\"\npool = \"app\"\nrate_limit = { rate = \"10/10m\", burst = 10 }"),
+        "{body}"
+    );
+    assert_eq!(body.matches("rate_limit").count(), 1, "{body}");
+}
