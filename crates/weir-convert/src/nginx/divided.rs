@@ -1,5 +1,5 @@
-//! Maps whose values have variables, which Weir's maps can't have: where a field has such a value, or says
-//! whom to ask, there is a route for each line of the map.
+//! Maps that Weir's can't be, such as those whose values have variables: where a field has such a value, or
+//! it says whom to ask, there is a route for each line of the map.
 
 use super::conditions::{IfTest, Operator, compared};
 use super::content::LocationContent;
@@ -30,7 +30,11 @@ pub fn divided<'c>(
         fields.iter().flat_map(|(name, at)| content.scope.all(name).into_iter().map(|it| it.word(*at)));
     let variables: Vec<String> = values.flat_map(|value| variables(&content.place.constant(value))).collect();
     let found = variables.into_iter().find_map(|variable| {
-        let table = conversion.maps.table(&variable).filter(|table| has_variables(table))?;
+        let folder = conversion.files.new_folder();
+        let table = conversion.maps.table(&variable).filter(|table| can_divide(table))?;
+        if conversion.maps.is_possible(&variable, folder) {
+            return None;
+        }
         Some((branches(conversion, (&variable, table), test, &content.place)?, table))
     });
     let (branches, table) = found?;
@@ -47,15 +51,15 @@ fn variables(text: &str) -> Vec<String> {
     named.collect()
 }
 
-/// Whether it is a map with values that have variables, but for the groups of expressions.
-fn has_variables(table: &NginxDirective) -> bool {
+/// Whether it is a small map of which each line can be asked by itself; values may have variables, but not
+/// the groups of expressions.
+fn can_divide(table: &NginxDirective) -> bool {
     let lines = table.inner();
     let is_group = |name: &String| name.starts_with(|c: char| c.is_ascii_digit());
     let values: Vec<Vec<String>> = lines.iter().map(|line| variables(line.word(0))).collect();
     table.name == "map"
         && lines.len() <= MOST_LINES
         && !lines.iter().any(|line| matches!(line.name.as_str(), "hostnames" | "include"))
-        && values.iter().any(|names| !names.is_empty())
         && !values.iter().flatten().any(is_group)
 }
 

@@ -70,19 +70,7 @@ impl<'c> NginxMaps<'c> {
             return Some(made.name.clone());
         }
         let table = self.table(variable)?;
-        let made = match table.name.as_str() {
-            "map" => self.map(variable, table, folder, ledger),
-            "geo" => self.geo(variable, table, folder, ledger),
-            _ => Err("only as the pool of a `proxy_pass`".to_owned()),
-        };
-        let tried = made.and_then(|made| {
-            let text = format!("[listener.x]\nbind = \"127.0.0.1:1\"\n{}", made.toml);
-            match weir_config::check_text("", &text) {
-                Ok(_) => Ok(made),
-                Err(report) => Err(report.problems.first().map_or_else(String::new, |it| it.message.clone())),
-            }
-        });
-        match tried {
+        match self.tried(variable, table, folder, ledger) {
             Ok(made) => {
                 let note = format!("`[map.{}]`, whose lines are in {}", made.name, made.file.path);
                 ledger.exact(table, note);
@@ -96,6 +84,31 @@ impl<'c> NginxMaps<'c> {
                 ledger.judge_below(table.inner(), DirectiveVerdict::Unsupported, "left out with its table");
                 None
             }
+        }
+    }
+
+    /// Whether a variable's table can be a map of Weir's.
+    pub fn is_possible(&self, variable: &str, folder: &str) -> bool {
+        let mut unsaid = NginxLedger::default();
+        self.table(variable).is_some_and(|table| self.tried(variable, table, folder, &mut unsaid).is_ok())
+    }
+
+    fn tried(
+        &self,
+        variable: &str,
+        table: &'c NginxDirective,
+        folder: &str,
+        ledger: &mut NginxLedger,
+    ) -> Result<MadeMap, String> {
+        let made = match table.name.as_str() {
+            "map" => self.map(variable, table, folder, ledger)?,
+            "geo" => self.geo(variable, table, folder, ledger)?,
+            _ => return Err("only as the pool of a `proxy_pass`".to_owned()),
+        };
+        let text = format!("[listener.x]\nbind = \"127.0.0.1:1\"\n{}", made.toml);
+        match weir_config::check_text("", &text) {
+            Ok(_) => Ok(made),
+            Err(report) => Err(report.problems.first().map_or_else(String::new, |it| it.message.clone())),
         }
     }
 

@@ -417,7 +417,8 @@ fn slash_before_group(expression: &str, target: &str) -> Option<(String, String)
     }
     let inner = group.strip_prefix("(/")?;
     let (inside, behind) = inner.split_once(')')?;
-    let is_plain = !inside.contains(['(', '|', '\\', '[']) && !inside.starts_with(['?', '*', '+', '{']);
+    let is_closed = inside.matches('[').count() == inside.matches(']').count() && !inside.ends_with('\\');
+    let is_plain = is_closed && !inside.contains(['(', '|']) && !inside.starts_with(['?', '*', '+', '{']);
     let is_once =
         !behind.starts_with(['?', '*', '+', '{']) && !behind.contains('|') && !before.contains(['|', '\\']);
     (is_plain && is_once && !TAKES_ALL.contains(&expression))
