@@ -40,6 +40,28 @@ fn a_limit_holds_over_the_sum_of_three() {
     }
 }
 
+/// What a client got too much while the Weirs did not yet know of each other, it owes.
+#[test]
+fn a_flood_at_two_at_once_is_counted_by_both_to_the_last_request() {
+    let secret = Secret::of("a secret of two Weirs");
+    let keys = r#"rate_limit = { rate = "1/1h", burst = 20, key = "header:x-user" }"#;
+    let weirs = group(2, &secret, keys);
+    let flood = |weir| (0..60).filter(|_| ask(weir, "ann") == 200).count();
+    let admitted: usize = std::thread::scope(|scope| {
+        let floods: Vec<_> = weirs.iter().map(|weir| scope.spawn(move || flood(weir))).collect();
+        floods.into_iter().map(|flood| flood.join().unwrap()).sum()
+    });
+    assert!((20..=40).contains(&admitted), "{admitted}");
+    // Hours until there is a token: one more than those that were taken beyond the burst.
+    let hours = |weir: &weir_tests::dialogue::Weir| {
+        let limits = weir.admin().reads("/v1/limits").json();
+        limits["limits"][0]["refused"][0]["let_in_after_seconds"].as_f64().map(|wait| (wait / 3600.0).ceil())
+    };
+    for weir in &weirs {
+        until(&format!("{admitted} to be known"), || (hours(weir)? == (admitted - 19) as f64).then_some(()));
+    }
+}
+
 #[test]
 fn answers_are_counted_together_too_so_who_guesses_at_one_is_kept_out_everywhere() {
     let keys = r#"rate_limit = { rate = "2/1h", statuses = [200], key = "client_ip" }"#;

@@ -103,10 +103,8 @@ impl House {
     }
 
     fn take_limits(&mut self, common: &Common, limits: Vec<SharedLimit>) {
-        let pairs = self.limits.iter().zip(&limits);
-        if self.limits.len() == limits.len()
-            && pairs.fold(true, |same, (one, other)| same && one.is_same(other))
-        {
+        let mut pairs = self.limits.iter().zip(&limits);
+        if self.limits.len() == limits.len() && pairs.all(|(one, other)| one.is_same(other)) {
             return;
         }
         let by_id: HashMap<_, _> = limits.iter().map(|limit| (limit.id, limit.clone())).collect();
