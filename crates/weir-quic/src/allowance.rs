@@ -1,8 +1,8 @@
 //! How much a server lets us send on all streams of a connection together (RFC 9000 §4.1).
 //!
 //! Many servers allow more only once somebody has read what came, so that one of their handlers which reads
-//! nothing can keep all other requests waiting (threat B27): in HTTP/3 heads count too. `quinn-proto` does not
-//! tell how much is allowed, so this reads it from what the server sends.
+//! nothing can keep all other requests waiting (threat B27): in HTTP/3 heads count too. `quinn-proto` does
+//! not tell how much is allowed, so this reads it from what the server sends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

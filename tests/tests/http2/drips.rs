@@ -1,5 +1,5 @@
-//! Content that clients send a byte at a time, over a connection to a backend that many share (threat B29). The
-//! backend is built with the `h2` crate, which ends a connection on which too many such frames wait.
+//! Content that clients send a byte at a time, over a connection to a backend that many share (threat B29).
+//! The backend is built with the `h2` crate, which ends a connection on which too many such frames wait.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -25,12 +25,12 @@ pub fn connection_window(is_trusted: bool, streams: u32) -> u32 {
     }
 }
 
-/// What a connection of HTTP/3 has room for beside the bodies, in bytes: there, heads count against its window
-/// too (RFC 9114 §7.1), and requests without a body must not wait for the bodies of others.
+/// What a connection of HTTP/3 has room for beside the bodies, in bytes: there, heads count against its
+/// window too (RFC 9114 §7.1), and requests without a body must not wait for the bodies of others.
 pub const HEADS_BYTES: u32 = 64 << 10;
 
-/// The largest window that a connection of HTTP/3 gets, whose client may have `client_bytes` of memory: of that,
-/// the bodies of one connection take a quarter.
+/// The largest window that a connection of HTTP/3 gets, whose client may have `client_bytes` of memory: of
+/// that, the bodies of one connection take a quarter.
 pub fn widest_window(is_trusted: bool, streams: u32, client_bytes: u64) -> u32 {
     let all = connection_window(true, streams).saturating_add(HEADS_BYTES).min(LARGEST_WINDOW_BYTES);
     match is_trusted {
@@ -82,9 +82,9 @@ impl UnderWay {
         self.held.set(windows.min(self.window.get().into()) + exchanges);
     }
 
-    /// The window that the connection needs from now on, if that is larger than before: each body that is under
-    /// way can fill its own, and the heads of others have room beside them. At most [`widest_window`], and only
-    /// while memory has room for that.
+    /// The window that the connection needs from now on, if that is larger than before: each body that is
+    /// under way can fill its own, and the heads of others have room beside them. At most [`widest_window`],
+    /// and only while memory has room for that.
     pub fn widen(&self, is_trusted: bool, streams: u32) -> Option<u32> {
         let most = widest_window(is_trusted, streams, self.held.most_bytes());
         let of_bodies = self.with_body.get().saturating_mul(STREAM_WINDOW_BYTES);

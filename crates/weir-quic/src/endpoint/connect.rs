@@ -83,8 +83,8 @@ impl Connection {
         self.inner.borrow().is_over()
     }
 
-    /// Whether a server allows so little more that further requests may have to wait until it has read what was
-    /// sent for others.
+    /// Whether a server allows so little more that further requests may have to wait until it has read what
+    /// was sent for others.
     pub fn is_narrow(&self) -> bool {
         self.inner.borrow().allowance.as_ref().is_some_and(|allowance| allowance.is_narrow())
     }

@@ -28,8 +28,8 @@ pub struct SendWindow {
 /// The position in what a backend sends.
 struct Received {
     frames: Frames,
-    /// The part of an update of a window that was received: its stream (0 is the connection), its number so far,
-    /// and how many bytes that is.
+    /// The part of an update of a window that was received: its stream (0 is the connection), its number so
+    /// far, and how many bytes that is.
     update: Option<(u32, u32, u8)>,
 }
 

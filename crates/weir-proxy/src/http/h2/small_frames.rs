@@ -1,10 +1,10 @@
 //! Small frames of content that a backend may not have read yet.
 //!
-//! The `h2` crate, with which many backends are built, counts what such frames cost beside their content until
-//! a handler has read them, and ends a connection on which they cost too much (`ENHANCE_YOUR_CALM`) for all who
-//! share it: a hundred bytes of one client, each sent by itself, were enough (threat B29). So from half of that
-//! cost on, there are pauses between those of a stream, in which what follows is joined, and requests that
-//! begin use another connection.
+//! The `h2` crate, with which many backends are built, counts what such frames cost beside their content
+//! until a handler has read them, and ends a connection on which they cost too much (`ENHANCE_YOUR_CALM`) for
+//! all who share it: a hundred bytes of one client, each sent by itself, were enough (threat B29). So from
+//! half of that cost on, there are pauses between those of a stream, in which what follows is joined, and
+//! requests that begin use another connection.
 //!
 //! What was read is not known, only what a backend shows: it opens a stream's window, or answers on it. A
 //! stream on which a client and its backend take turns has no pauses.
@@ -17,11 +17,11 @@ use std::time::Duration;
 pub const SMALL_BYTES: usize = 256;
 /// The cost at which the `h2` crate ends a connection is half of the connection's window, and at least this.
 const LEAST_BUDGET: u64 = 25_600;
-/// The pause between two small frames of a stream, if only this one has such frames, when they cost as much as
-/// ends the connection.
+/// The pause between two small frames of a stream, if only this one has such frames, when they cost as much
+/// as ends the connection.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause, if many streams have. A client that keeps to the usual `limits.min_body_rate` sends more
-/// in it than a small frame holds, and `timeout.backend` is longer.
+/// The longest pause, if many streams have. A client that keeps to the usual `limits.min_body_rate` sends
+/// more in it than a small frame holds, and `timeout.backend` is longer.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// The small frames that were sent on one connection.
@@ -43,8 +43,8 @@ struct Unread {
 }
 
 impl SmallFrames {
-    /// Notes a frame with `bytes` of content that does not end its stream. `window` is that of the connection;
-    /// `now` is called only if a pause begins.
+    /// Notes a frame with `bytes` of content that does not end its stream. `window` is that of the
+    /// connection; `now` is called only if a pause begins.
     pub fn note_sent(&self, stream: u32, bytes: usize, window: u64, now: impl FnOnce() -> Duration) {
         let cost = SMALL_BYTES.saturating_sub(bytes) as u64;
         let unread = &mut *self.unread.borrow_mut();

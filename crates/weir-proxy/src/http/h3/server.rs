@@ -396,8 +396,8 @@ pub async fn serve_request(received: ReceivedRequest) {
     }
 }
 
-/// Widens the connection's window for one more body: otherwise two that a backend does not read would keep all
-/// other requests waiting (threat B28).
+/// Widens the connection's window for one more body: otherwise two that a backend does not read would keep
+/// all other requests waiting (threat B28).
 fn make_room(peer: &Peer, shared: &Shared) {
     let streams = peer.slot.current().shared.config.http().limits.streams;
     if let Some(window) = shared.under_way.widen(peer.identity.is_trusted(), streams) {
