@@ -1,7 +1,8 @@
 //! What waits for those who read nothing counts against the memory budget (threats D3 and S4).
 
 use weir_tests::dialogue::http2::{Http2, kind, setting};
-use weir_tests::dialogue::http3::{Http3, Outcome, headers, request};
+use weir_tests::dialogue::http3::{self, Http3, Outcome, headers, request};
+use weir_tests::dialogue::quic::frame as quic_frame;
 use weir_tests::dialogue::{Authority, ScriptedBackend, Setup, Wire, free_address, until};
 use weir_tests::versions::{Behind, VersionedBackend};
 
@@ -182,4 +183,39 @@ fn d34_answers_of_backends_of_http_3_for_slow_clients_leave_memory_to_another_ad
     let mut other = Wire::over(socket.into(), "client");
     other.sends("GET /hello HTTP/1.1\r\nhost: a\r\n\r\n");
     other.receives_status(200);
+}
+
+/// Requests with content under way that are given up in every way leave nothing behind that counts.
+#[test]
+fn s4_uploads_over_http_3_that_are_given_up_leave_no_memory_in_use() {
+    const STREAMS: u64 = 15;
+    const EXCHANGE_BYTES: u64 = 11 << 10;
+    let (authority, backend) = (authority(), ScriptedBackend::start());
+    let busy = "backends = [{ address = \"@app\", max_connections = 1 }]\nqueue = { max = 100000, timeout = \"1h\" }";
+    let config = CONFIG.replace("backends = [\"@app\"]", busy);
+    let weir = authority.setup(&with_budget(&config)).with("app", backend.address()).start();
+    let in_use = || weir.metric("weir_memory_in_use_bytes", &[]);
+    let tls = tls(&authority);
+    let at_rest = in_use();
+    for round in 0..4 {
+        let mut client = Http3::connect(weir.address("web"), "shop.example", &tls);
+        let content =
+            [headers(&request("POST", "/")), http3::frame(http3::kind::DATA, &[b'a'; 8000])].concat();
+        for number in 0..STREAMS {
+            client.begins(4 * number, 0, &content, false);
+        }
+        let held = (STREAMS * EXCHANGE_BYTES) as f64;
+        until("uploads that wait", || (in_use() > at_rest + held).then_some(()));
+        match round % 2 {
+            0 => (0..STREAMS).for_each(|number| {
+                let (stream, size) = (4 * number, content.len() as u64);
+                let reset = quic_frame::reset_stream(stream, 0x10c, size);
+                client.quic.sends([reset, quic_frame::stop_sending(stream, 0x10c)].concat());
+            }),
+            // CONNECTION_CLOSE with H3_NO_ERROR.
+            _ => client.quic.sends([0x1d, 0x41, 0x00, 0x00]),
+        }
+        until("memory at rest", || (in_use() <= at_rest + 10_000.0).then_some(()));
+        client.gives_up = true;
+    }
 }
