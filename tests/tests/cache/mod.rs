@@ -3,6 +3,7 @@
 mod abandoned;
 mod fill;
 mod hits;
+mod laggards;
 mod purge;
 
 use weir_tests::dialogue::{Backend, Response, Setup, Weir};

@@ -2,8 +2,10 @@
 //!
 //! One fetch writes; any number of clients on any worker read. While the response is to be stored, nothing
 //! that a reader does holds the fetch up. A response that is not stored goes through a window: the fetch
-//! waits for its slowest reader, and ends when no reader is left.
+//! waits for its slowest reader, unless others wait for what that does not read (`laggards`), and ends when
+//! no reader is left.
 
+mod laggards;
 mod sender;
 #[cfg(test)]
 mod tests;
@@ -126,6 +128,10 @@ struct ReaderState {
     position: u64,
     /// How many interim responses it has read.
     interim: usize,
+    /// Its position when it was last checked whether it keeps others waiting.
+    position_before: u64,
+    /// It kept others waiting, and gets nothing more.
+    is_left: bool,
     waker: Option<Waker>,
 }
 
@@ -185,6 +191,8 @@ pub enum Piece {
     End,
     /// The content broke off.
     Broken,
+    /// This reader was too slow for the others.
+    Left,
 }
 
 impl Broadcast {
@@ -234,7 +242,8 @@ impl Broadcast {
     pub fn join(self: &Arc<Broadcast>, leads: bool) -> Reader {
         let mut state = self.lock();
         let position = state.chunks.front().map_or(state.length, |(start, _)| *start);
-        let reader = ReaderState { is_taken: true, position, ..ReaderState::default() };
+        let reader =
+            ReaderState { is_taken: true, position, position_before: position, ..ReaderState::default() };
         let number = match state.free.pop() {
             Some(free) => {
                 state.readers[free] = reader;
@@ -351,12 +360,16 @@ impl Reader {
     /// Whether [`Self::poll_piece`] is ready.
     pub fn has_piece(&self) -> bool {
         let state = self.broadcast.lock();
-        state.end.is_some() || state.length > state.readers[self.number].position
+        let reader = &state.readers[self.number];
+        state.end.is_some() || reader.is_left || state.length > reader.position
     }
 
     /// The next piece of the content.
     pub fn poll_piece(&self, context: &Context<'_>) -> Poll<Piece> {
         let mut state = self.broadcast.lock();
+        if state.readers[self.number].is_left {
+            return Poll::Ready(Piece::Left);
+        }
         if let Some(chunk) = state.piece_at(state.readers[self.number].position) {
             state.readers[self.number].position += chunk.len() as u64;
             let driver = state.free_read();
@@ -393,6 +406,11 @@ impl Drop for Reader {
 }
 
 impl ReaderState {
+    /// Whether it is there, and gets what comes.
+    fn reads(&self) -> bool {
+        self.is_taken && !self.is_left
+    }
+
     fn wait(&mut self, context: &Context<'_>) {
         if !self.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
             self.waker = Some(context.waker().clone());
@@ -402,7 +420,7 @@ impl ReaderState {
 
 impl BroadcastState {
     fn has_readers(&self) -> bool {
-        self.readers.iter().any(|reader| reader.is_taken)
+        self.readers.iter().any(ReaderState::reads)
     }
 
     /// Whether nothing more will come.
@@ -448,7 +466,7 @@ impl BroadcastState {
         if self.is_kept {
             return None;
         }
-        let positions = self.readers.iter().filter(|reader| reader.is_taken).map(|reader| reader.position);
+        let positions = self.readers.iter().filter(|reader| reader.reads()).map(|reader| reader.position);
         let least = positions.min().unwrap_or(u64::MAX);
         while self.chunks.front().is_some_and(|(start, bytes)| start + bytes.len() as u64 <= least) {
             self.chunks.pop_front();

@@ -305,7 +305,7 @@ impl EncodingJob {
             match self.next().await? {
                 Piece::Content(content) => self.encode(&content).await?,
                 Piece::End => break,
-                Piece::Broken => return None,
+                Piece::Broken | Piece::Left => return None,
             }
         }
         loop {

@@ -126,6 +126,7 @@ async fn send(
             }
             Piece::End => break,
             Piece::Broken => return Err(Failure::BackendClosed(Awaited::Backend)),
+            Piece::Left => return Err(Failure::ClientStalled),
         }
     }
     let trailers = reader.trailers();

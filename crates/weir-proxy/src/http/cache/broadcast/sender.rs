@@ -9,6 +9,7 @@ use bytes::Bytes;
 use weir_cache::Object;
 
 use super::super::around::{Interim, Trailer};
+use super::laggards::Laggards;
 use super::{Alone, Broadcast, Ending, FetchedHead, Stage, WINDOW_BYTES};
 use crate::http::failure::FailedFetch;
 
@@ -18,12 +19,14 @@ pub struct Sender {
     /// Most bytes that all broadcasts together may gather.
     gathered_most: u64,
     is_over: bool,
+    laggards: Laggards,
 }
 
 impl Sender {
     /// A new broadcast. `gathered` counts the bytes of all broadcasts, which may be at most `gathered_most`.
     pub fn new(gathered: &Arc<AtomicU64>, gathered_most: u64, alone: Alone) -> Sender {
-        Sender { broadcast: Arc::new(Broadcast::new(gathered, alone)), gathered_most, is_over: false }
+        let broadcast = Arc::new(Broadcast::new(gathered, alone));
+        Sender { broadcast, gathered_most, is_over: false, laggards: Laggards::default() }
     }
 
     /// The broadcast, which readers join.
@@ -96,9 +99,11 @@ impl Sender {
             if !state.has_readers() {
                 return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
             }
-            if state.held_bytes() >= WINDOW_BYTES {
-                state.driver = Some(context.waker().clone());
-                return Poll::Pending;
+            while state.held_bytes() >= WINDOW_BYTES {
+                if !self.laggards.check(&mut state, context) {
+                    state.driver = Some(context.waker().clone());
+                    return Poll::Pending;
+                }
             }
         }
         drop(state);

@@ -94,6 +94,8 @@ fn nothing_is_gathered_beyond_what_all_may() {
 
 #[test]
 fn what_is_not_kept_waits_for_its_slowest_reader() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let _timers = runtime.enter();
     let mut sender = Sender::new(&Arc::default(), 1 << 20, Alone::GoesOn);
     let (fast, slow) = (sender.broadcast().join(true), sender.broadcast().join(true));
     sender.begin(head(), false);
