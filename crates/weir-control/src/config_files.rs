@@ -2,13 +2,17 @@
 
 use std::io::Read as _;
 use std::path::Path;
-use std::time::SystemTime;
+use std::sync::mpsc;
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::{Access, access};
 use weir_config::{FileHolder, FileProblem, FileUse, NamedFiles, Severity, World};
 use weir_io::unix_socket::{group_number, user_number};
 
 use crate::certificates;
+
+/// How long what a log's file is on may take to answer.
+const LOG_ANSWERS: Duration = Duration::from_secs(2);
 
 /// The file system as this process sees it, and its environment.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,9 +54,7 @@ impl NamedFiles for Disk {
             can_log(file).err().map(|why| FileProblem::unusable(file, why)).into_iter().collect()
         };
         match files {
-            FileUse::Log(file) if file.is_dir() => can_log(file),
-            // A log that can't be opened does not keep Weir from serving (decision 0052).
-            FileUse::Log(file) => can_append(file).err().map(|why| unopened(file, why)).into_iter().collect(),
+            FileUse::Log(file) => look_at_log(file).into_iter().collect(),
             // Made when it is not there.
             FileUse::OwnKey(file) if !file.exists() => can_log(file),
             files => certificates::problems(&weir_tls::look_at(files), SystemTime::now()),
@@ -88,6 +90,28 @@ impl World for OnlyRead {
 }
 
 impl NamedFiles for OnlyRead {}
+
+/// A log that can't be opened does not keep Weir from serving (decision 0052), nor does one whose disk hangs.
+fn look_at_log(file: &Path) -> Option<FileProblem> {
+    let look = |file: &Path| match file.is_dir() {
+        true => can_log(file).err().map(|why| FileProblem::unusable(file, why)),
+        false => can_append(file).err().map(|why| unopened(file, why)),
+    };
+    let (told, tells) = mpsc::channel();
+    let on_thread = {
+        let file = file.to_owned();
+        move || drop(told.send(look(&file)))
+    };
+    match std::thread::Builder::new().name("weir-log-look".to_owned()).spawn(on_thread) {
+        Ok(_) => tells.recv_timeout(LOG_ANSWERS).unwrap_or_else(|_| {
+            Some(unopened(
+                file,
+                format!("its disk, or server of files, does not answer within {LOG_ANSWERS:?}"),
+            ))
+        }),
+        Err(_) => look(file),
+    }
+}
 
 /// Checks, without writing to the file, whether this process may append to it.
 fn can_append(file: &Path) -> Result<(), String> {

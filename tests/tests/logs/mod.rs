@@ -2,6 +2,7 @@
 
 mod by_route;
 mod forgotten;
+mod hung;
 mod own;
 mod rotation;
 mod several;

@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,6 +19,8 @@ use super::writer::lines_in;
 /// A target that takes nothing for this long is given up for now: a file loses the batch, so that a new
 /// target can come into force.
 const STALL: Duration = Duration::from_secs(1);
+/// How long a file may take to be opened before it counts as one that can't be: its disk may hang.
+const OPENS: Duration = Duration::from_secs(2);
 /// How often reopening a file is tried again, while lines go to the old one.
 const ANEW: Duration = Duration::from_secs(1);
 
@@ -83,8 +86,8 @@ impl Target {
             AccessTarget::Stdout => standard(rustix::io::dup(io::stdout())?.into()),
             AccessTarget::Stderr => standard(rustix::io::dup(io::stderr())?.into()),
             AccessTarget::File(path) => {
-                let mut file = LogFile::of(None, Some(path.clone()));
-                match (file.open(), unopened) {
+                let (file, opened) = LogFile::open_in_time(path);
+                match (opened, unopened) {
                     (Err(error), Unopened::Refused) => return Err(error),
                     (Err(error), Unopened::Awaited) => {
                         tracing::error!(path = %path.display(), %error, "{SERVING_ON}");
@@ -133,6 +136,30 @@ impl Target {
 impl LogFile {
     fn of(file: Option<File>, path: Option<PathBuf>) -> LogFile {
         LogFile { file, unopened: None, path, is_torn: false, stale_since: None }
+    }
+
+    /// Opens a file, on a thread of its own: whoever starts or reloads must not wait for a disk that hangs.
+    fn open_in_time(path: &Path) -> (LogFile, io::Result<()>) {
+        let open = |path: PathBuf| {
+            let mut file = LogFile::of(None, Some(path));
+            let opened = file.open();
+            (file, opened)
+        };
+        let (told, tells) = mpsc::channel();
+        let on_thread = {
+            let path = path.to_owned();
+            // A file that is opened too late is closed again.
+            move || drop(told.send(open(path)))
+        };
+        if std::thread::Builder::new().name("weir-log-open".to_owned()).spawn(on_thread).is_err() {
+            return open(path.to_owned());
+        }
+        tells.recv_timeout(OPENS).unwrap_or_else(|_| {
+            let why =
+                format!("{}: its disk, or server of files, does not answer within {OPENS:?}", path.display());
+            let file = LogFile { unopened: Some(why.clone()), ..LogFile::of(None, Some(path.to_owned())) };
+            (file, Err(io::Error::new(io::ErrorKind::TimedOut, why)))
+        })
     }
 
     /// Opens or reopens the file. On an error the open file, if any, stays in use.
