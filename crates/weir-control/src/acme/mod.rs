@@ -457,7 +457,7 @@ impl Keeper {
         let pause = schedule::pause(blame, standing.failures_in_a_row, asked_for, draw());
         drop(standing);
         if blame == Blame::Held {
-            // That the account is held was logged once, for all names; a refusal by the Weir that was refused.
+            // That the account is held was logged once, for all names; a refusal by the Weir that got it.
             tracing::debug!(names, reason = &*reason, again_in = ?pause, "no certificate is ordered now");
             return pause;
         }
