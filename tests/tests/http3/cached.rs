@@ -1,5 +1,8 @@
 //! Answers from memory over HTTP/3; `rfc9111/versions.rs` has those over HTTP/2.
 
+use weir_tests::dialogue::{ScriptedBackend, Wire};
+
+use super::uploads::accepts;
 use super::*;
 use crate::cache::Silent;
 
@@ -107,4 +110,40 @@ fn streams_of_http_3_that_are_reset_leave_a_bounded_number_of_fetches() {
         }
     });
     origin.comes_down_to(64);
+}
+
+#[test]
+fn who_stops_a_stream_of_http_3_takes_nothing_from_others_that_get_the_same() {
+    let (authority, origin) = (authority(), ScriptedBackend::start());
+    let config = CONFIG.replace("[pool.app]", KEEPS).replace("pool = \"app\"\ntls", "tls");
+    let weir = authority.setup(&config).with("app", origin.address()).start();
+    let content = pattern(3, 200_000);
+    run(async {
+        let mut clients = Vec::new();
+        let mut behind: Option<Wire> = None;
+        for _ in 0..2 {
+            let mut client = Client::connect(&authority, weir.address("web")).await;
+            let request = http::Request::get("https://shop.example/shared").body(()).unwrap();
+            let mut stream = client.requests.send_request(request).await.unwrap();
+            stream.finish().await.unwrap();
+            if behind.is_none() {
+                let mut wire = accepts(&origin).await;
+                wire.receives_until("\r\n\r\n");
+                wire.sends("HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 200000\r\n\r\n");
+                wire.sends(&content[..100_000]);
+                behind = Some(wire);
+            }
+            assert_eq!(stream.recv_response().await.unwrap().status(), 200);
+            clients.push((client, stream));
+        }
+        // The one that asked first, of which nothing more is wanted.
+        clients[0].1.stop_sending(h3::error::Code::H3_REQUEST_CANCELLED);
+        behind.as_mut().unwrap().sends(&content[100_000..]);
+        let mut received = Vec::new();
+        while let Some(mut data) = clients[1].1.recv_data().await.unwrap() {
+            received.extend_from_slice(&data.copy_to_bytes(data.remaining()));
+        }
+        assert!(received == content, "{} bytes, changed", received.len());
+    });
+    origin.has_nobody_waiting();
 }

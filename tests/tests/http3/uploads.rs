@@ -31,7 +31,7 @@ async fn fills(upload: &mut quinn::SendStream) -> usize {
 }
 
 /// Waits for a connection while the client's goes on.
-async fn accepts(backend: &ScriptedBackend) -> Wire {
+pub async fn accepts(backend: &ScriptedBackend) -> Wire {
     loop {
         if let Some(wire) = backend.accepts_if_any() {
             return wire;
