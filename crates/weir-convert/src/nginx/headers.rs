@@ -174,7 +174,10 @@ pub fn of_response(
 ) {
     let mut set: BTreeMap<String, String> = BTreeMap::new();
     let mut added: BTreeMap<String, String> = BTreeMap::new();
-    for directive in scope.all("add_header") {
+    // Without `always` nginx adds nothing to its own errors.
+    let is_error = route.own_status().is_some_and(|status| status >= 400);
+    let added_here = scope.all("add_header").into_iter();
+    for directive in added_here.filter(|directive| !is_error || directive.word(2) == "always") {
         let name = directive.word(0).to_ascii_lowercase();
         let text = match conversion.template(directive.word(1), place) {
             Ok(text) => text,

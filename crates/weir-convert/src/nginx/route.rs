@@ -60,6 +60,12 @@ impl NewRoute {
         self.keys.retain(|(own, _)| *own != key);
     }
 
+    /// The status that it answers with by itself.
+    pub fn own_status(&self) -> Option<u16> {
+        let (_, rest) = self.get("respond")?.split_once("status = ")?;
+        rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    }
+
     /// Whether it forwards.
     pub fn is_forwarding(&self) -> bool {
         self.get("pool").is_some()

@@ -456,3 +456,12 @@ fn a_server_with_ssl_on_has_tls_at_all_of_its_addresses() {
     );
     assert!(converted.body.contains("[listener.https.tls]"), "{}", converted.body);
 }
+
+#[test]
+fn a_field_without_always_is_not_on_errors_of_the_config() {
+    let (converted, _) = converted(&server(
+        "add_header X-A a; add_header X-B b always; location /a/ { return 404; } location /b/ { return 200 x; }",
+    ));
+    assert_eq!(converted.body.matches("x-a").count(), 1, "{}", converted.body);
+    assert!(converted.body.matches("x-b").count() > 2, "{}", converted.body);
+}
