@@ -21,6 +21,7 @@ use super::own::{self, NOTHING, Own};
 use super::prepared::ServerStatements;
 use super::server::{IdleServers, ServerConnection};
 use super::session::{LeftAt, Session};
+use super::unfinished::Begun;
 use super::unfit::Unfit;
 use crate::backends::{Chosen, ProxyHeader, WorkerPool, elapsed};
 use crate::reach::{Attempt, Got, Park, Reach, RetryVerdict, Unavailable, Wish, choose_first};
@@ -100,15 +101,6 @@ pub enum Whose {
     /// A new connection: the statement asks about the identity of its connection, and the session keeps it
     /// from then on.
     Own,
-}
-
-/// An attachment that was begun but needs a wait.
-pub struct Begun {
-    reach: Reach,
-    /// The server that was chosen first, if any.
-    chosen: Option<Chosen>,
-    /// An idle connection to that server.
-    found: Option<Box<ServerConnection>>,
 }
 
 impl Begun {

@@ -23,29 +23,15 @@ use weir_mysql::packet::HEADER_BYTES;
 use weir_mysql::{BeyondReadOnly, ReadsBack, SplitAccess, StatementKind, StatementVerdict, TransactionStep};
 use weir_stats::table::End;
 
-use super::acquire::Begun;
-use super::exchange::ExchangeError;
 use super::prepared::StatementText;
 use super::session::{CLIENT_PATIENCE, Incoming, Session, split_access, wanted_role};
+use super::statement::count_reason;
 use super::upload::lost;
 
 /// The longest command (bytes) that is the common case.
 const LONGEST_COMMAND: usize = 4 << 10;
 /// How long the answer is awaited without looking at anything else, such as whether the client has left.
 const PATIENCE: Duration = Duration::from_millis(10);
-
-/// How far a statement has come that is not the common case after all.
-#[derive(Default)]
-pub struct Unfinished {
-    /// An attachment that needs a wait.
-    pub attach: Option<Box<Begun>>,
-    /// Whether the session is attached to a server for the statement.
-    pub is_attached: bool,
-    /// Whether the command was sent to the attached server; `None` if no byte of it was.
-    pub sent: Option<Result<(), ExchangeError>>,
-    /// What was received of the answer.
-    pub answer: Option<Buffer>,
-}
 
 /// A statement that probably is the common case.
 pub struct Statement<'a> {
@@ -64,9 +50,9 @@ pub struct Execution<'a> {
 }
 
 impl Session {
-    /// Runs a statement that probably is the common case ([`Self::is_common`]). If it turns out not to be, the
-    /// result is `None`, and it goes on from [`Self::unfinished`]. `execution` is `None` for a statement that
-    /// is sent as it was received.
+    /// Runs a statement that probably is the common case ([`Self::is_common`]). If it turns out not to be,
+    /// the result is `None`, and it goes on from [`Self::unfinished`]. `execution` is `None` for a statement
+    /// that is sent as it was received.
     pub async fn run_at_once(
         &mut self,
         statement: &Statement<'_>,
@@ -201,11 +187,7 @@ impl Session {
         cells.bytes_received.add(answer.len() as u64);
         cells.bytes_sent.add(incoming.packet_bytes() as u64);
         let listener = self.slot.current();
-        if let Some(count) =
-            listener.shared.cells.of(self.worker.number).statements.get(verdict.reason as usize)
-        {
-            count.increment();
-        }
+        count_reason(&listener, self.worker.number, verdict.reason);
         // A reload may have changed it.
         let access = listener.shared.config.mysql().map(|mysql| mysql.access);
         self.facts.access = split_access(access.unwrap_or(MysqlAccess::ReadWrite));

@@ -50,6 +50,7 @@ mod server_error;
 mod session;
 mod statement;
 mod talk;
+mod unfinished;
 mod unfit;
 mod upload;
 mod written;

@@ -1,5 +1,7 @@
 //! How a session handles the commands for prepared statements.
 
+use std::rc::Rc;
+
 use weir_io::wait::send_all;
 use weir_mysql::command::{ClientCommand, STATEMENT_ID, set_statement_id, statement_id};
 use weir_mysql::error_number::ER_MALFORMED_PACKET;
@@ -115,9 +117,7 @@ impl Session {
             0 => away_from_replicas(verdict, RouteReason::OtherSchema).under(&self.facts),
             _ => bound_to_its_connection(verdict, &self.facts),
         };
-        let Some(Front { bytes: mut front, replaced, is_reframed }) =
-            front_of(&incoming, received, &parts, statement)
-        else {
+        let Some(front) = front_of(&incoming, received, &parts, statement) else {
             return self.refuse_command(&incoming, Refusal::types_not_named()).await;
         };
         if std::mem::take(&mut self.has_lost_transaction) {
@@ -137,14 +137,21 @@ impl Session {
             executes: Some(id),
             asks_cursor: parts.flags & ANY_CURSOR != 0,
         };
-        if !running.asks_cursor && !is_reframed && self.is_common(&incoming, &running.verdict) {
+        self.run_execution(&running, id, Prepared { text, front, lacks_types }).await
+    }
+
+    /// Runs an execution, which names the statement `id` of the client.
+    async fn run_execution(&mut self, running: &Running<'_>, id: u32, of: Prepared) -> Result<(), End> {
+        let Prepared { text, front: Front { bytes: mut front, replaced, is_reframed }, lacks_types } = of;
+        let incoming = &running.incoming;
+        if !running.asks_cursor && !is_reframed && self.is_common(incoming, &running.verdict) {
             let front_bytes = front.len();
             front.extend_from_slice(
                 self.received().get(replaced..incoming.packet_bytes()).unwrap_or_default(),
             );
             let execution = Execution { text: &text, command: &mut front };
             let statement = Statement {
-                incoming,
+                incoming: *incoming,
                 command: running.command,
                 verdict: &running.verdict,
                 executes: running.executes,
@@ -156,7 +163,7 @@ impl Session {
         }
         let mut losses = Losses::default();
         if self.unfinished.sent.is_some()
-            && let Attempted::Answered(_) = self.attempt(&running, Beginning::default(), &mut losses).await?
+            && let Attempted::Answered(_) = self.attempt(running, Beginning::default(), &mut losses).await?
         {
             return Ok(());
         }
@@ -164,16 +171,16 @@ impl Session {
             if !std::mem::take(&mut self.unfinished.is_attached)
                 && let Err(refusal) = self.attach_for(&running.verdict, losses.last()).await
             {
-                return self.refuse_execution(&incoming, id, refusal).await;
+                return self.refuse_execution(incoming, id, refusal).await;
             }
             let on_server = match self.prepared_on_attached(&text).await {
                 Ok(Ok(on_server)) => on_server,
                 // A server reports missing types before it checks the statement again.
                 Ok(Err(_)) if lacks_types => {
-                    return self.refuse_execution(&incoming, id, Refusal::types_never_named()).await;
+                    return self.refuse_execution(incoming, id, Refusal::types_never_named()).await;
                 }
                 Ok(Err(refusal)) | Err(Some(refusal)) => {
-                    return self.refuse_execution(&incoming, id, refusal).await;
+                    return self.refuse_execution(incoming, id, refusal).await;
                 }
                 Err(None) if losses.add() => continue,
                 Err(None) => return Err(End::BackendClosed),
@@ -182,7 +189,7 @@ impl Session {
                 set_statement_id(payload, on_server).ok();
             }
             let beginning = Beginning { replaced, by: &front, is_reframed };
-            if let Attempted::Answered(_) = self.attempt(&running, beginning, &mut losses).await? {
+            if let Attempted::Answered(_) = self.attempt(running, beginning, &mut losses).await? {
                 return Ok(());
             }
         }
@@ -339,6 +346,14 @@ impl Session {
         self.attempt(&running, beginning, &mut Losses::default()).await?;
         Ok(())
     }
+}
+
+/// A statement to be executed.
+struct Prepared {
+    text: Rc<StatementText>,
+    front: Front,
+    /// Whether neither this execution nor one before has named the types of its values.
+    lacks_types: bool,
 }
 
 /// The length (bytes) that few executions exceed, with the types of their values.

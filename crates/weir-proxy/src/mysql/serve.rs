@@ -17,8 +17,7 @@ use weir_mysql::capability::{Capabilities, StatusFlags};
 use weir_mysql::{LeftBehind, ReadsBack, SessionFacts};
 use weir_stats::table::End;
 
-use super::at_once::Unfinished;
-use super::compress::{self, Algorithm};
+use super::compress;
 use super::confirm::Confirming;
 use super::is_relayed;
 use super::kill::{Killable, next_connection_id};
@@ -28,6 +27,7 @@ use super::relayed::Relaying;
 use super::report::Report;
 use super::server::ConnectionKind;
 use super::session::Session;
+use super::unfinished::Unfinished;
 use super::written::Written;
 use crate::access_log::{Record, Spoken, Timers};
 use crate::admission;
@@ -171,10 +171,7 @@ async fn open(
     if let Err(end) = session.send_ok(sequence).await {
         return Opened::Ended(Box::new(session.report), end);
     }
-    Opened::Session(match session.candidate.compression {
-        Some(algorithm) => compressed(session, algorithm),
-        None => session,
-    })
+    Opened::Session(compressed(session))
 }
 
 /// The capabilities offered to clients in addition to the fixed ones.
@@ -182,8 +179,9 @@ fn offered(mysql: &ListenerMysql) -> Capabilities {
     compress::offered(&mysql.compression)
 }
 
-/// The session of a client that uses compression from now on.
-fn compressed(session: Box<Session>, algorithm: Algorithm) -> Box<Session> {
+/// The session of a client that uses compression from now on, if it has asked for that.
+fn compressed(session: Box<Session>) -> Box<Session> {
+    let Some(algorithm) = session.candidate.compression else { return session };
     let whole = *session;
     let stream = compress::compressed(whole.stream, algorithm, whole.buffer, &whole.worker.buffers);
     Box::new(Session { stream, buffer: None, ..whole })

@@ -24,7 +24,6 @@ use weir_mysql::{LeftBehind, OpenTransaction, ReadsBack, SessionFacts, SplitAcce
 use weir_stats::table::End;
 
 use super::acquire::Attached;
-use super::at_once::Unfinished;
 use super::attach::ServerError;
 use super::compress;
 use super::failure::Refusal;
@@ -35,6 +34,7 @@ use super::outcome::NOT_BEGUN;
 use super::prepared::{Bound, ClientStatements};
 use super::report::Report;
 use super::server::ConnectionKind;
+use super::unfinished::Unfinished;
 use super::written::Written;
 use crate::backends::WorkerPool;
 use crate::client::Client;

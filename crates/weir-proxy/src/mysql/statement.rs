@@ -26,6 +26,7 @@ use super::prepared::{Bound, StatementText};
 use super::room::RoomMade;
 use super::session::{CLIENT_PATIENCE, Incoming, Session};
 use super::upload::{Beginning, Source, done_with};
+use crate::worker::WorkerListener;
 
 const _: () = assert!(RouteReason::ALL.len() <= STATEMENT_REASONS && LeftBehind::ALL.len() <= PIN_REASONS);
 
@@ -261,9 +262,7 @@ impl Session {
         if answered.is_ok() {
             chosen.observe_success(*now, now.saturating_sub(begun));
         }
-        if let Some(count) = listener.shared.cells.of(worker.number).statements.get(verdict.reason as usize) {
-            count.increment();
-        }
+        count_reason(&listener, worker.number, verdict.reason);
         cells.bytes_received.add(received);
         cells.bytes_sent.add(here + from_client);
         listener.shared.cells.of(worker.number).bytes_received.add(from_client);
@@ -540,6 +539,13 @@ impl Session {
                 count.increment();
             }
         }
+    }
+}
+
+/// Counts a statement that has run, by the reason for where.
+pub fn count_reason(listener: &WorkerListener, worker: usize, reason: RouteReason) {
+    if let Some(count) = listener.shared.cells.of(worker).statements.get(reason as usize) {
+        count.increment();
     }
 }
 
