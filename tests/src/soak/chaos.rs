@@ -32,6 +32,8 @@ const GRACE: Duration = Duration::from_secs(10);
 /// The access log is rotated at the latest with this size, bytes.
 const LONGEST_LOG: u64 = 2 << 20;
 
+/// How often a change is tried while an upgrade is under way.
+const UPGRADE_TRIES: u32 = 60;
 /// Pools whose backends are drained.
 const POOLS: [&str; 4] = ["app", "raw", "datagrams", "uploads"];
 /// The pool of MySQL's servers.
@@ -147,7 +149,8 @@ impl Chaos {
         let elapsed = self.begun.elapsed();
         if self.holdings.last().is_none_or(|last| elapsed - last.at >= LOOK_EVERY) {
             let pid = self.pid();
-            self.holdings.extend(Holding::of(pid, elapsed));
+            let clients = self.shared.now.load(Ordering::Relaxed);
+            self.holdings.extend(Holding::of(pid, elapsed).map(|holding| Holding { clients, ..holding }));
             self.shared.needs(self.site.processes());
             let length = std::fs::metadata(self.site.on_small_disk("access.log")).map_or(0, |it| it.len());
             if length > LONGEST_LOG && !self.is_disk_full {
@@ -336,7 +339,16 @@ impl Chaos {
         for pool in pools {
             let path = format!("/v1/pools/{pool}/backends/{backend}");
             let body = format!("{{\"state\":\"{state}\"}}");
-            let answer = self.site.weir.admin().calls("PATCH", &path, &[], &body);
+            let admin = self.site.weir.admin();
+            let mut answer = admin.calls("PATCH", &path, &[], &body);
+            // During an upgrade nothing is changed, and the answer says when to try again.
+            for _ in 0..UPGRADE_TRIES {
+                if answer.status() != 503 {
+                    break;
+                }
+                std::thread::sleep(Duration::from_secs(1));
+                answer = self.site.weir.admin().calls("PATCH", &path, &[], &body);
+            }
             if answer.status() != 200 {
                 self.failures.add(format!("{path} to {state}: {:?}", answer.response));
             }

@@ -183,9 +183,8 @@ fn keeps(chaos: &Chaos, keep: &std::path::Path, text: &str) {
     for file in ["judge.log", "weir.toml"] {
         let _ = std::fs::copy(weir.dir().join(file), keep.join(file));
     }
-    let lines = chaos
-        .holdings
-        .iter()
-        .map(|it| format!("{:.0} s, process {}: {}\n", it.at.as_secs_f64(), it.pid, it.text()));
+    let lines = chaos.holdings.iter().map(|it| {
+        format!("{:.0} s, process {}: {} clients, {}\n", it.at.as_secs_f64(), it.pid, it.clients, it.text())
+    });
     let _ = std::fs::write(keep.join("holdings.txt"), lines.collect::<String>());
 }

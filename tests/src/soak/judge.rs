@@ -144,9 +144,10 @@ pub(super) fn judge(
 /// Whether a timer ran out, and may have because the machine was too busy.
 fn is_stalled(failure: &Failure, lines: &[Line], stalls: &[Stall]) -> bool {
     let is_of_timer = match &failure.told {
-        // Also one that waited too long behind others.
+        // Also one that waited too long behind others, or for a row.
         Some(told) => {
-            told.code.is_none_or(|code| code == 1040) || SqlCause::Lost.allows(told.phase, told.code)
+            told.code.is_none_or(|code| matches!(code, 1040 | 1205))
+                || SqlCause::Lost.allows(told.phase, told.code)
         }
         None => lines.iter().all(|line| OF_TIMERS.contains(&line.end.as_str())),
     };

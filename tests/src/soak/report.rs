@@ -67,7 +67,7 @@ impl SoakReport {
             let (first, last) = (mebibytes(first), mebibytes(last));
             row(
                 "memory, last process",
-                format!("{first:.1} MiB in its first third, {last:.1} MiB in its last"),
+                format!("{first:.1} MiB in its first third, {last:.1} MiB in its last, since the last crowd"),
             );
         }
         row("held after all", left.text());

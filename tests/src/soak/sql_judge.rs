@@ -4,8 +4,13 @@
 
 use std::time::{Duration, Instant};
 
+use super::site::DRAIN_SECONDS;
+
 /// A failure that begins so long behind a change may still come of it: timers run out.
 const AFTERMATH: Duration = Duration::from_secs(1);
+
+/// How long an old process serves what is under way.
+const DRAIN: Duration = Duration::from_secs(DRAIN_SECONDS);
 
 /// What a client was at when its statement failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +66,11 @@ impl SqlChange {
     pub(super) fn explains(&self, told: &SqlTold, ended: Instant) -> bool {
         let is_at_that_time =
             ended >= self.from && self.until.is_none_or(|until| told.since <= until + AFTERMATH);
-        is_at_that_time && self.cause.allows(told.phase, told.code)
+        let is_drained = self.cause == SqlCause::Upgrade && ended >= self.from + DRAIN;
+        // What is left after the drain time is cut off, whatever it is at.
+        is_at_that_time
+            && (self.cause.allows(told.phase, told.code)
+                || (is_drained && matches!(told.code, None | Some(1053))))
     }
 }
 
@@ -72,14 +81,16 @@ impl SqlCause {
             // Its next statement goes to another server, and so does a login.
             (SqlCause::Lost, SqlPhase::Login | SqlPhase::Read) => code == Some(1105),
             (SqlCause::Lost, SqlPhase::Write) => matches!(code, None | Some(1105)),
-            (SqlCause::Lost, SqlPhase::Within) => matches!(code, None | Some(1105 | 1213 | 1836)),
+            (SqlCause::Lost, SqlPhase::Within) => matches!(code, None | Some(1105 | 1205 | 1213 | 1836)),
             (SqlCause::Lost, SqlPhase::Commit) => matches!(code, None | Some(1213)),
             (SqlCause::Lost, SqlPhase::Rows) => code.is_none(),
             // The old process has the one session, and the new process the other.
             (SqlCause::Upgrade, SqlPhase::Kill) => true,
             (SqlCause::Lost, SqlPhase::Kill) => false,
             // The first that finds the server read-only has that server's own error.
-            (SqlCause::HandedOver, SqlPhase::Within) => matches!(code, None | Some(1213 | 1290 | 1836)),
+            (SqlCause::HandedOver, SqlPhase::Within) => {
+                matches!(code, None | Some(1205 | 1213 | 1290 | 1836))
+            }
             (SqlCause::HandedOver, SqlPhase::Commit) => matches!(code, None | Some(1213 | 1290)),
             // What the server refuses as read-only goes to the next primary; what it runs, it answers.
             (SqlCause::HandedOver, _) => false,

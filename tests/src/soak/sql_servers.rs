@@ -4,8 +4,11 @@ use std::net::SocketAddr;
 
 use crate::mysql::Mysqld;
 
-/// A server that is killed has all that it has acknowledged; one that comes back copies again at once.
+/// A server that is killed has all that it has acknowledged; one that comes back copies again at once. One
+/// that is to become read-only waits for a statement that waits for a row of a transaction that waits for the
+/// server: that wait is short.
 const DURABLE: &str = "innodb_flush_log_at_trx_commit = 2
+innodb_lock_wait_timeout = 3
 relay_log_recovery = ON
 replica_net_timeout = 10";
 

@@ -9,6 +9,9 @@ use crate::dialogue::{Sample, Usage, usage_of};
 /// Growth of resident memory that is not told from noise: from the first third of a process's life to its
 /// last, both a share and a size.
 const NOISE: (f64, u64) = (0.2, 12 << 20);
+/// So many times as many clients as usual are a crowd, and so many looks behind it they have left.
+const CROWD: u64 = 5;
+const AFTER_CROWD: usize = 30;
 /// Descriptors of the empty pipes that the workers keep for reuse, at most: each of two has 16 (`KEPT` in
 /// weir-io), and each has two ends.
 const KEPT_PIPE_ENDS: usize = 2 * 16 * 2;
@@ -19,6 +22,8 @@ pub(super) struct Holding {
     /// Since the soak began.
     pub(super) at: Duration,
     pub(super) pid: u32,
+    /// Clients at once.
+    pub(super) clients: u64,
     pub(super) usage: Usage,
     /// Descriptors by what they are: `pipe`, `deleted file`, `socket`, `anon_inode` and so on.
     pub(super) kinds: BTreeMap<String, usize>,
@@ -47,7 +52,7 @@ impl Holding {
             };
             *kinds.entry(kind.to_owned()).or_default() += 1;
         }
-        Some(Holding { at, pid, usage, kinds, close_wait: close_wait(pid, &sockets) })
+        Some(Holding { at, pid, clients: 0, usage, kinds, close_wait: close_wait(pid, &sockets) })
     }
 
     /// Descriptors of this kind.
@@ -94,21 +99,24 @@ pub(super) fn left_over(old: &Holding, fresh: &Holding) -> Vec<String> {
 }
 
 /// Median resident memory of the first and of the last third of this process's life, bytes. The first tenth
-/// is left out: there memory is taken for the first time.
+/// is left out: there memory is taken for the first time. So is all up to the last crowd: on a busy machine
+/// clients pile up, and an allocator does not give back all that they needed.
 pub(super) fn trend(holdings: &[Holding], pid: u32) -> Option<(u64, u64)> {
-    let own: Vec<u64> =
-        holdings.iter().filter(|it| it.pid == pid).map(|it| it.usage.resident_bytes).collect();
-    let own = &own[own.len() / 10..];
+    let own: Vec<&Holding> = holdings.iter().filter(|it| it.pid == pid).collect();
+    let usual = median(own.iter().map(|it| it.clients).collect())?.max(1);
+    let crowd = own.iter().rposition(|it| it.clients > CROWD * usual).map_or(0, |at| at + AFTER_CROWD);
+    let own = own.get(crowd.max(own.len() / 10)..)?;
     let third = own.len() / 3;
     if third < 3 {
         return None;
     }
-    let median = |part: &[u64]| {
-        let mut part = part.to_vec();
-        part.sort_unstable();
-        part[part.len() / 2]
-    };
-    Some((median(&own[..third]), median(&own[own.len() - third..])))
+    let resident = |part: &[&Holding]| median(part.iter().map(|it| it.usage.resident_bytes).collect());
+    Some((resident(&own[..third])?, resident(&own[own.len() - third..])?))
+}
+
+fn median(mut all: Vec<u64>) -> Option<u64> {
+    all.sort_unstable();
+    all.get(all.len() / 2).copied()
 }
 
 /// Whether memory grew by more than noise from one median to the other.
