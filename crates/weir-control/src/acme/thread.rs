@@ -77,7 +77,9 @@ mod tests {
     async fn a_task_that_blocks_holds_up_nobody_else_and_is_not_waited_for_without_end() {
         let thread = OrderThread::default();
         let (sender, receiver) = mpsc::channel::<()>();
-        let hangs = thread.spawn(async move { drop(receiver.recv()) });
+        let hangs = thread.spawn(async move {
+            let _ = receiver.recv();
+        });
         let other = tokio::spawn(async { 7 });
         assert_eq!((other.await.unwrap(), hangs.is_finished()), (7, false));
         drop(thread);

@@ -141,13 +141,8 @@ fn a_limit_is_the_same_only_with_the_same_settings_at_the_same_place() {
     assert!(ids(&[&alone], &["web", "a"]).is_empty());
 }
 
-/// `WEIR_SEED` repeats a run.
-fn seed() -> u64 {
-    let given = std::env::var("WEIR_SEED").ok().and_then(|text| text.parse().ok());
-    let seed = given.unwrap_or_else(|| u64::from(std::process::id()) << 20 | 7);
-    println!("WEIR_SEED={seed}");
-    seed
-}
+/// Where the draws of a test begin: they are the same in each run.
+const SEED: u64 = 20_261_201;
 
 fn draw(state: &mut u64, below: usize) -> usize {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -156,7 +151,7 @@ fn draw(state: &mut u64, below: usize) -> usize {
 
 #[test]
 fn weirs_that_have_heard_everything_agree_and_count_each_token_once_in_any_order() {
-    let mut state = seed();
+    let mut state = SEED;
     for _ in 0..200 {
         let weirs: Vec<SharedLimit> = (0..3).map(|_| limit(&settings("1/h", 1_000, Key::CLIENT))).collect();
         let mut on_the_way: Vec<Vec<Vec<TokenCount>>> = (0..9).map(|_| Vec::new()).collect();
@@ -200,7 +195,7 @@ fn weirs_that_have_heard_everything_agree_and_count_each_token_once_in_any_order
 
 #[test]
 fn one_that_comes_learns_everything_and_however_often_it_is_told_counts_nothing_twice() {
-    let mut state = seed();
+    let mut state = SEED;
     for _ in 0..200 {
         let old = limit(&settings("1/h", 1_000, Key::CLIENT));
         let mut taken = [0_u64; 4];

@@ -118,7 +118,7 @@ fn copies_are_made_of_the_same_requests() {
             let mut wire = Wire::connect(at);
             let length =
                 if body.is_empty() { String::new() } else { format!("content-length: {}\r\n", body.len()) };
-            wire.sends(&format!(
+            wire.sends(format!(
                 "{method} {target} HTTP/1.1\r\nhost: a.example\r\nx-own: 1\r\ncookie: c=1\r\n{length}\r\n{body}"
             ));
             assert_eq!(wire.receives_response_to(method).status, 200);
