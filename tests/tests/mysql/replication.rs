@@ -70,6 +70,28 @@ fn a_copy_that_stops_to_follow_is_seen_to_be_behind_and_gets_no_reads_until_it_h
 }
 
 #[test]
+fn a_transaction_is_rolled_back_whose_statement_is_the_first_to_hear_that_its_primary_takes_no_writes() {
+    let pair = Pair::start("refused");
+    let weir = before(&pair, "");
+    let mut client = client(&weir, "auto");
+    client.does("CREATE TABLE refused (id INT PRIMARY KEY)");
+    let root = || pair.primary.root();
+    for statement in ["INSERT INTO refused VALUES (2)", "COMMIT", "DELETE FROM refused"] {
+        client.does("BEGIN");
+        client.does("INSERT INTO refused VALUES (1)");
+        root().does("SET GLOBAL super_read_only = ON");
+        let answer = client.asks(statement);
+        assert_eq!(answer.error().map(|(code, _)| code), Some(1213), "{statement}: {answer}");
+        root().does("SET GLOBAL super_read_only = OFF");
+        root().does("SET GLOBAL read_only = OFF");
+        // It waits until there is a primary again.
+        client.does("INSERT INTO refused VALUES (3)");
+        assert_eq!(client.does("SELECT id FROM refused").rows(), [["3"]], "{statement}");
+        client.does("DELETE FROM refused");
+    }
+}
+
+#[test]
 fn a_receipt_counts_who_waited_who_went_on_elsewhere_and_who_was_told() {
     let pair = Pair::start("receipt");
     let weir = before(&pair, "");

@@ -7,7 +7,9 @@
 use weir_mysql::{BeyondReadOnly, OpenTransaction, ReadsBack, SplitAccess, StatementVerdict};
 
 use super::failure::{self, Refusal};
+use super::outcome::Outcome;
 use super::session::Session;
+use super::statement::Running;
 
 impl Session {
     /// Checks whether a statement may run on the connection that the session keeps, if that is not to the
@@ -41,6 +43,26 @@ impl Session {
         }
         let pins = self.pins.words().chain(is_bound.then_some("cursor")).collect::<Vec<_>>().join(", ");
         Err(Refusal::kept_away(&pins, is_deposed))
+    }
+
+    /// The error for a statement in a transaction whose server was the primary and has just refused it as
+    /// read-only. Nothing of the transaction was committed, so it is rolled back, and the session goes on.
+    /// `None` if it is not so, or something else binds the session to its connection.
+    pub fn roll_back_refused(&mut self, running: &Running<'_>, outcome: &Outcome) -> Option<Refusal> {
+        let is_refused = outcome.error.as_ref().is_some_and(|error| error.is_read_only());
+        let is_written = self.facts.transaction == OpenTransaction::ReadWrite;
+        let may_be = running.incoming.is_whole && running.verdict.statements <= 1;
+        if !is_refused || !is_written || !may_be || !self.is_transaction_alone() {
+            return None;
+        }
+        let attached = self.attached.as_ref()?;
+        if !attached.was_primary || !attached.is_watched() {
+            return None;
+        }
+        if let Some(id) = running.executes {
+            self.statements.keep_types(id, outcome.has_taken_types());
+        }
+        Some(self.roll_back())
     }
 
     /// Rolls back a transaction whose server is no longer the primary, by closing its connection: such a

@@ -154,6 +154,13 @@ impl Session {
         if forwarded == 0 && self.is_to_be_sent_again(running, &outcome, before, losses) {
             return Ok(Attempted::Again);
         }
+        if forwarded == 0
+            && !is_done_with
+            && let Some(refusal) = self.roll_back_refused(running, &outcome)
+        {
+            self.refuse_command(&running.incoming, refusal).await?;
+            return Ok(Attempted::Answered(None));
+        }
         let collation = outcome.opens_collation.then(|| self.named_collation(running));
         if !is_done_with {
             self.consume(running.incoming.packet_bytes());

@@ -116,8 +116,9 @@ struct Wait {
 }
 
 impl Wait {
-    /// The wait for room counts from the moment on at which nothing else had to be waited for, the wait for a
-    /// role from the beginning. Both together are no longer than `park` plus `queue.timeout`.
+    /// The wait for room counts from the moment on at which nothing else had to be waited for, and lasts at
+    /// least as long as the call was prepared to wait for a role, which counts from the beginning. Both
+    /// together are no longer than `park` plus `queue.timeout`.
     fn is_for(&mut self, awaited: Awaited, pool: &WorkerPool, park: Option<Park>) {
         match (awaited, park) {
             (Awaited::Role, Some(park)) if !self.is_parked => {
@@ -126,7 +127,7 @@ impl Wait {
             }
             (Awaited::Room, _) if self.is_parked => {
                 let until = clock::now() + pool.shared.config.queue.timeout;
-                (self.is_parked, self.until) = (false, until);
+                (self.is_parked, self.until) = (false, self.until.max(until));
             }
             _ => {}
         }
@@ -265,7 +266,8 @@ mod tests {
 
     #[tokio::test(flavor = "local")]
     async fn all_parked_writes_go_once_there_is_a_primary_as_far_as_it_has_room() {
-        let (worker, snapshot, pool) = cluster("queue = { timeout = '20s' }");
+        // The wait for room is no shorter than that for a role would have been.
+        let (worker, snapshot, pool) = cluster("queue = { timeout = '1ms' }");
         roles(&snapshot, None);
         let ask_again = || {
             let write = ask(worker.clone(), pool.clone(), WantedRole::Primary, Some(PARK));
@@ -277,7 +279,7 @@ mod tests {
         assert_eq!(third.err(), Some(Unavailable::ParkFull), "two may wait");
         roles(&snapshot, Some(Role::Primary));
         let first = first.await.unwrap().ok().unwrap();
-        settle().await;
+        tokio::time::sleep(Duration::from_millis(30)).await;
         assert!(!second.is_finished(), "the primary has room for one");
         drop(first);
         assert_eq!(second.await.unwrap().ok().unwrap().chosen.index, 0);
