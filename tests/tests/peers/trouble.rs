@@ -95,6 +95,7 @@ fn d70_strangers_who_send_anything_or_nothing_keep_no_peer_out() {
     let secret = Secret::of("a secret of two Weirs");
     let addresses = [free_address(), free_address()];
     let weir = start(addresses[0], &addresses, &secret, BY_USER);
+    until("it to listen", || (weir.metric("weir_peers_listening", &[]) == 1.0).then_some(()));
     let knocks = |what: &[u8]| {
         let mut stream = TcpStream::connect(addresses[0]).unwrap();
         let _ = stream.write_all(what);
