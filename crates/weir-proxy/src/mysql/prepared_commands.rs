@@ -214,7 +214,8 @@ impl Session {
         if statement.has_lost_piece && incoming.is_whole {
             return self.drop_command(&incoming);
         }
-        if statement.types.is_empty() {
+        // What is bound to it would be left behind.
+        if statement.types.is_empty() && !statement.bound.is_any() {
             statement.keep_apart();
         }
         let (text, verdict) = (statement.text.clone(), statement.verdict_under(&self.facts));
