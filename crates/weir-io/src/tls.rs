@@ -472,12 +472,18 @@ struct Turn<'t> {
 }
 
 impl Turn<'_> {
-    /// Where records are written.
-    fn outgoing(&mut self) -> io::Result<&mut Buffer> {
+    /// Has `write` write records; it returns their length in bytes.
+    fn write<E>(&mut self, write: impl FnOnce(&mut [u8]) -> Result<usize, E>) -> io::Result<()>
+    where
+        E: std::error::Error + Send + Sync + 'static,
+    {
         if self.outgoing.is_none() {
             *self.outgoing = self.buffers.borrow(LARGE);
         }
-        self.outgoing.as_mut().ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+        let outgoing = self.outgoing.as_mut().ok_or(io::ErrorKind::OutOfMemory)?;
+        let count = write(outgoing.free()).map_err(io::Error::other)?;
+        outgoing.fill(count);
+        Ok(())
     }
 
     /// Handles one state. Returns how many bytes of input it used, and the outcome; `None` means go on.
@@ -498,30 +504,21 @@ impl Turn<'_> {
                 Some(Err(error)) => Err(broken(error)),
                 None => Ok(None),
             },
-            Ok(ConnectionState::EncodeTlsData(mut data)) => self.outgoing().and_then(|outgoing| {
-                let count = data.encode(outgoing.free()).map_err(io::Error::other)?;
-                outgoing.fill(count);
-                Ok(None)
-            }),
+            Ok(ConnectionState::EncodeTlsData(mut data)) => {
+                self.write(|room| data.encode(room)).map(|()| None)
+            }
             // The data is in `outgoing`, which is sent before anything else.
             Ok(ConnectionState::TransmitTlsData(data)) => {
                 data.done();
                 Ok(None)
             }
-            Ok(ConnectionState::WriteTraffic(_)) if matches!(self.wish, Wish::Nothing) => {
-                Ok(Some(Processed::Open))
-            }
             Ok(ConnectionState::WriteTraffic(mut traffic)) => {
-                let wish = self.wish;
-                self.outgoing().and_then(|outgoing| {
-                    let written = match wish {
-                        Wish::Nothing => Ok(0),
-                        Wish::Encrypt(content) => traffic.encrypt(content, outgoing.free()),
-                        Wish::Close => traffic.queue_close_notify(outgoing.free()),
-                    };
-                    outgoing.fill(written.map_err(io::Error::other)?);
-                    Ok(Some(Processed::Open))
-                })
+                let written = match self.wish {
+                    Wish::Nothing => Ok(()),
+                    Wish::Encrypt(content) => self.write(|room| traffic.encrypt(content, room)),
+                    Wish::Close => self.write(|room| traffic.queue_close_notify(room)),
+                };
+                written.map(|()| Some(Processed::Open))
             }
             Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Ok(Some(Processed::Ended)),
             Ok(_) => Ok(Some(Processed::NeedsBytes)),

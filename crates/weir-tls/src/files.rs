@@ -93,6 +93,27 @@ pub(crate) fn read(file: &Path) -> Result<Vec<u8>, LoadError> {
     }
 }
 
+/// Least length of a secret, in bytes; a shorter one could be found by brute force.
+pub(crate) const LEAST_SECRET_BYTES: usize = 16;
+
+/// The secret in a file, without surrounding whitespace.
+///
+/// # Errors
+/// The file can't be read, or its content is too short.
+pub(crate) fn secret(file: &Path) -> Result<Vec<u8>, LoadError> {
+    let content = read(file)?;
+    let secret = content.trim_ascii();
+    if secret.len() < LEAST_SECRET_BYTES {
+        let reason = format!(
+            "holds a secret of {} bytes; expected at least {LEAST_SECRET_BYTES}, such as \
+             `openssl rand -hex 32` writes",
+            secret.len()
+        );
+        return Err(LoadError::new(file, reason));
+    }
+    Ok(secret.to_vec())
+}
+
 /// Refuses a file with a secret if others than its owner may read it, as ssh(1) does.
 pub(crate) fn refuse_if_others_may_read(file: &Path) -> Result<(), LoadError> {
     let found = std::fs::metadata(file).map_err(|error| unread(file, &error))?;

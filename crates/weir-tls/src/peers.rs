@@ -28,8 +28,6 @@ use weir_config::CipherPolicy;
 use crate::files::{self, LoadError};
 use crate::provider;
 
-/// Least length of a secret, in bytes; a shorter one could be found by brute force.
-const LEAST_SECRET_BYTES: usize = 16;
 /// Separate the uses of a secret.
 const FOR_KEY: &[u8] = b"weir peers, Ed25519 key 1";
 const FOR_SEED: &[u8] = b"weir peers, seed of limits 1";
@@ -56,18 +54,8 @@ impl PeerKeys {
     /// The file can't be read, may be read by others, or its content is too short.
     pub fn load(file: &Path) -> Result<PeerKeys, LoadError> {
         files::refuse_if_others_may_read(file)?;
-        let content = files::read(file)?;
-        let secret = content.trim_ascii();
-        if secret.len() < LEAST_SECRET_BYTES {
-            let reason = format!(
-                "holds a secret of {} bytes; expected at least {LEAST_SECRET_BYTES}, such as \
-                 `openssl rand -hex 32` writes",
-                secret.len()
-            );
-            return Err(LoadError::new(file, reason));
-        }
         let unusable = |error: Error| LoadError::new(file, format!("gives no key that can be used: {error}"));
-        PeerKeys::of(secret).map_err(unusable)
+        PeerKeys::of(&files::secret(file)?).map_err(unusable)
     }
 
     fn of(secret: &[u8]) -> Result<PeerKeys, Error> {

@@ -12,10 +12,8 @@ use std::sync::OnceLock;
 use aws_lc_rs::key_wrap::{AES_256, AesKek, KeyWrapPadded as _};
 use aws_lc_rs::{hmac, rand};
 
-use crate::files::{self, LoadError};
+use crate::files::{self, LEAST_SECRET_BYTES, LoadError};
 
-/// Least length of a secret, in bytes; a shorter one could be found by brute force.
-const LEAST_SECRET_BYTES: usize = 16;
 /// Separates this use of a secret from others.
 const PURPOSE: &[u8] = b"weir sticky cookie 1";
 /// Length of a cookie in bytes before it is written in hexadecimal.
@@ -49,17 +47,7 @@ impl StickyKey {
     /// The file can't be read, or its content is too short.
     pub fn load(file: Option<&Path>) -> Result<StickyKey, LoadError> {
         let Some(file) = file else { return Ok(StickyKey::of(&of_machine())) };
-        let content = files::read(file)?;
-        let secret = content.trim_ascii();
-        if secret.len() < LEAST_SECRET_BYTES {
-            let reason = format!(
-                "holds a secret of {} bytes; expected at least {LEAST_SECRET_BYTES}, such as \
-                 `openssl rand -hex 32` writes",
-                secret.len()
-            );
-            return Err(LoadError::new(file, reason));
-        }
-        Ok(StickyKey::of(secret))
+        Ok(StickyKey::of(&files::secret(file)?))
     }
 
     /// The cookie for the backend with this id: 32 hexadecimal digits.

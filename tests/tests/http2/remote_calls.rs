@@ -1,8 +1,8 @@
 //! Remote calls as gRPC makes them: unary, streaming either way and both, errors in trailers alone.
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
-use weir_tests::dialogue::{NO_PROBES, Setup, Weir, free_address, one_pool, tool, until};
+use weir_tests::dialogue::{NO_PROBES, Program, Setup, Weir, free_address, one_pool, tool, until};
 
 use super::super::clients::node;
 
@@ -96,23 +96,14 @@ console.log("ok");
 process.exit(0);
 "#;
 
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn weir_before_a_server() -> (Weir, Server) {
+fn weir_before_a_server() -> (Weir, Program) {
     let address = free_address();
     let server = Command::new(tool("node", "nodejs"))
         .args(["--input-type=module", "-e", SERVER, &address.port().to_string()])
         .stdout(Stdio::null())
         .spawn()
         .expect("node starts");
-    let server = Server(server);
+    let server = Program::of(server);
     until("the server to listen", || std::net::TcpStream::connect(address).ok());
     let pool = format!("protocol = \"h2\"\n{NO_PROBES}");
     let weir = Setup::of(&one_pool("http = [\"h2\"]", &pool)).with("app", address).start();

@@ -1,16 +1,16 @@
 //! Rate limits that several Weirs count together (`[peers]`).
 //!
 //! Each Weir connects to each other one, and tells it on this connection what its limits have counted, ten
-//! times a second ([`house`]: who is there, and who is told what; [`tell`]: one connection to another Weir).
+//! times a second ([`rounds`]: who is there, and who is told what; [`tell`]: one connection to another Weir).
 //! It listens to those that connect to it ([`hear`]). What is said is in [`wire`], and what follows from it
 //! is decided by weir-screen (`sharing.rs`). All this has a separate thread, so that neither requests nor the
 //! rest of the control side wait for it, and no request waits for another Weir. The thread starts with the
 //! first config that has `[peers]`.
 
 mod hear;
-mod house;
 mod lag;
 mod outbox;
+mod rounds;
 mod status;
 mod tell;
 mod wire;
@@ -148,7 +148,7 @@ impl Sharing {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let common = self.common.clone();
         let keep = move || {
-            let begin = move || house::keep(common.clone());
+            let begin = move || rounds::keep(common.clone());
             runtime.block_on(tasks::keep_on("peers".to_owned(), begin));
         };
         std::thread::Builder::new().name("weir-peers".to_owned()).spawn(keep)

@@ -1,11 +1,12 @@
 //! Backends that are no plain web servers: remote calls, copies, TCP and UDP.
 
 use std::net::{SocketAddr, UdpSocket};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use weir_tests::dialogue::{
-    Backend, PATIENCE, ScriptedBackend, Setup, Weir, Wire, datagram_socket, free_address, tool, until,
+    Backend, PATIENCE, Program, ScriptedBackend, Setup, Weir, Wire, datagram_socket, free_address, tool,
+    until,
 };
 
 use super::stream::{module, nginx};
@@ -57,16 +58,6 @@ for (const path of ["/unary", "/both", "/fails", "/fails-late", "/closed"]) {
 process.exit(0);
 "#;
 
-/// A program that ends with its test.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn remote_calls_are_passed_on_as_by_nginx() {
     let at = free_address();
@@ -75,7 +66,7 @@ fn remote_calls_are_passed_on_as_by_nginx() {
         .stdout(Stdio::null())
         .spawn()
         .expect("node starts");
-    let _server = Server(server);
+    let _server = Program::of(server);
     until("the server to listen", || std::net::TcpStream::connect(at).ok());
     let both = Both::of(
         &format!(

@@ -27,7 +27,7 @@ const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
 /// Follows the config and tells the others, until the process ends.
 pub(super) async fn keep(common: Arc<Common>) {
-    let mut house = House::default();
+    let mut telling = PeerRounds::default();
     let mut rounds = tokio::time::interval(ROUND);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while !common.ends.load(Relaxed) {
@@ -35,9 +35,9 @@ pub(super) async fn keep(common: Arc<Common>) {
             _ = rounds.tick() => {}
             () = common.changed.notified() => {}
         }
-        house.follow(&common);
-        house.listen(&common);
-        let is_more = house.round(&common);
+        telling.follow(&common);
+        telling.listen(&common);
+        let is_more = telling.round(&common);
         common.rounds.fetch_add(1, Relaxed);
         if is_more {
             common.changed.notify_one();
@@ -48,7 +48,7 @@ pub(super) async fn keep(common: Arc<Common>) {
 }
 
 #[derive(Default)]
-struct House {
+struct PeerRounds {
     compiled: Option<Arc<CompiledSnapshot>>,
     is_succeeded: bool,
     seed: Option<[u64; 2]>,
@@ -72,13 +72,13 @@ impl Drop for Teller {
     }
 }
 
-impl Drop for House {
+impl Drop for PeerRounds {
     fn drop(&mut self) {
         self.stop_listening();
     }
 }
 
-impl House {
+impl PeerRounds {
     /// Takes up another config, if there is one.
     fn follow(&mut self, common: &Arc<Common>) {
         let is_succeeded = common.is_succeeded.load(Relaxed);
