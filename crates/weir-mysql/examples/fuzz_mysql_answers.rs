@@ -13,7 +13,7 @@ use weir_mysql::answer::{AnswerEvent, AnswerReader, WholeAnswer};
 use weir_mysql::capability::Capabilities;
 use weir_mysql::command::ClientCommand;
 use weir_mysql::outcome::SessionChanges;
-use weir_mysql::response::{AnswerPart, LEAST_HEAD_BYTES};
+use weir_mysql::response::{AnswerEnd, AnswerPart, LEAST_HEAD_BYTES};
 use weir_mysql::session_track::TrackedChanges;
 
 const COLUMN: &[u8] = b"\x16\0\0\x02\x03def\0\0\0\x01a\0\x0c\x3f\0\x01\0\0\0\x08\x81\0\0\0\0";
@@ -55,12 +55,17 @@ fn main() -> ExitCode {
         if whole != split {
             return Err(format!("{}: whole gives {whole:?}, split gives {split:?}", command.name()));
         }
-        let at_once = WholeAnswer::read(command, 0, capabilities, bytes);
-        if at_once.is_some() && !matches!(&whole[..], [(count, _)] if *count == bytes.len()) {
-            return Err(format!(
-                "{}: {at_once:?} is read at once, and {whole:?} piece by piece",
-                command.name()
-            ));
+        if let Some(at_once) = WholeAnswer::read(command, 0, capabilities, bytes) {
+            // A reader that is told to tell nothing else, and everything of the end.
+            let Some(reader) = AnswerReader::new(command, 0, capabilities, usize::MAX) else { return Ok(0) };
+            let pieces = read(bytes, reader, || usize::MAX)?;
+            let end = AnswerPart::Over(AnswerEnd::Ok(at_once.ok));
+            if pieces != [(bytes.len(), format!("{end:?}"))] {
+                return Err(format!(
+                    "{}: {at_once:?} is read at once, and {pieces:?} piece by piece",
+                    command.name()
+                ));
+            }
         }
         Ok(1 + whole.len().min(9) as u64 + 10 * u64::from(command.byte()))
     })
