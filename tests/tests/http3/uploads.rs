@@ -1,8 +1,9 @@
 //! Uploads that a backend does not read, and the requests that share a connection with them (threats B27 and
 //! B28).
 
-use weir_tests::dialogue::http3::{headers, kind, request};
-use weir_tests::dialogue::{ScriptedBackend, Setup, Wire};
+use weir_tests::dialogue::http3::{Http3, code, frame, headers, kind, request};
+use weir_tests::dialogue::quic::frame as quic_frame;
+use weir_tests::dialogue::{ScriptedBackend, Setup, Wire, until};
 
 use super::backends::{ONLY, OUTER, get};
 use super::origin::Origin;
@@ -102,4 +103,44 @@ fn b27_content_that_a_backend_of_http_3_does_not_read_keeps_nobody_elses_waiting
     other.sends("PUT /echo HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 4\r\n\r\nsome");
     assert_eq!(other.receives_status(200).text(), "some");
     assert_eq!(origin.connections(), 2);
+}
+
+/// `STOP_SENDING` was noticed only when there was something to send: the exchange, its memory and its place at
+/// a backend lasted until `timeout.client_body`.
+#[test]
+fn a_client_that_stops_the_answer_and_leaves_its_upload_open_ends_the_exchange() {
+    let buffer = "[pool.app]\nbuffer = { requests = \"64KiB\" }";
+    for (is_held, is_answered) in [(false, false), (false, true), (true, false)] {
+        let (authority, backend) = (authority(), ScriptedBackend::start());
+        let config = CONFIG.replace("pool = \"app\"\n", &format!("pool = \"app\"\n{PATIENT}"));
+        let config = if is_held { config.replace("[pool.app]", buffer) } else { config };
+        let weir = authority.setup(&config).with("app", backend.address()).start();
+        let mut client = Http3::connect(weir.address("web"), "shop.example", &tls(&authority));
+        let in_use = || weir.metric("weir_memory_in_use_bytes", &[]);
+        let at_rest = in_use();
+        let fields = [&request("POST", "/")[..], &[("content-length", "100")]].concat();
+        client.begins(0, 0, &[headers(&fields), frame(kind::DATA, b"some")].concat(), false);
+        let mut wire = (!is_held).then(|| backend.accepts());
+        if let Some(wire) = &mut wire {
+            wire.receives_until("some");
+        }
+        if let Some(wire) = wire.as_mut().filter(|_| is_answered) {
+            wire.sends("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n");
+            client.quic.waits("a head", |quic| (!quic.stream(0).bytes.is_empty()).then_some(()));
+        }
+        if is_held {
+            until("the request to be taken up", || (in_use() > at_rest + 1000.0).then_some(()));
+        }
+        client.quic.sends(quic_frame::stop_sending(0, code::REQUEST_CANCELLED));
+        // The client is there all the while, and acknowledges what it is asked.
+        let line = until("the end of the exchange", || {
+            client.quic.looks();
+            Some(weir.file("access.log")).filter(|log| log.ends_with('\n'))
+        });
+        assert!(line.contains("client"), "held {is_held}, answered {is_answered}: {line}");
+        if let Some(wire) = &mut wire {
+            wire.receives_close();
+        }
+        client.gives_up = true;
+    }
 }

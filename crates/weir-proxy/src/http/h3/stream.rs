@@ -263,7 +263,14 @@ impl Stream {
                 ready!(self.poll_trailers(context))?;
                 continue;
             }
-            ready!(self.poll_advance(context))?;
+            if self.poll_advance(context)?.is_pending() {
+                // A client may leave by this alone, and never end what it sends.
+                if self.slot.is_none() {
+                    ready!(self.poll_gone(context));
+                    return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+                }
+                return Poll::Pending;
+            }
             if self.section.is_none() {
                 return Poll::Ready(Ok(()));
             }
