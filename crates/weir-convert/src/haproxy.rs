@@ -32,6 +32,7 @@ mod old;
 mod options;
 mod output;
 mod paths;
+mod peers;
 mod pools;
 mod proxies;
 mod rewrites;
@@ -56,6 +57,7 @@ use std::fmt::Write as _;
 
 use self::globals::Globals;
 use self::ledger::Ledger;
+use self::peers::Peers;
 use self::proxies::Proxy;
 use self::site::Site;
 use crate::{Converted, NotConverted, SourceFiles};
@@ -73,7 +75,8 @@ pub(super) fn convert(text: &str, source: &dyn SourceFiles) -> Result<Converted,
         });
     }
     let globals = Globals::of(&sections, source.new_folder(), &mut ledger);
-    let mut site = Site::new(&sections, &proxies, &globals, source, ledger);
+    let peers = Peers::of(&sections, &globals.localpeer, &source.host_name());
+    let mut site = Site::new(&sections, &proxies, (&globals, &peers), source, ledger);
     let tables = site.read();
     if !tables.contains("[listener.") {
         let lost = site.ledger.first_unsupported();
@@ -92,6 +95,7 @@ pub(super) fn convert(text: &str, source: &dyn SourceFiles) -> Result<Converted,
     site.logs.write(&mut body);
     globals::resolvers(&sections, &mut body, &mut site.ledger);
     globals::cache(&sections, &mut body, &mut site.ledger);
+    peers.write(&sections, site.shares, &globals.folder, (&mut body, &mut site.ledger));
     site.maps.write(&mut body);
     body.push_str(&tables);
     let used: Vec<String> = site.lists();

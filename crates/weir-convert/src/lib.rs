@@ -93,6 +93,11 @@ pub trait SourceFiles {
     fn new_folder(&self) -> &str {
         "/etc/weir"
     }
+
+    /// The name of the machine that the file is of; empty if it is not known.
+    fn host_name(&self) -> String {
+        String::new()
+    }
 }
 
 /// No other file can be read.

@@ -1,6 +1,7 @@
 //! `weir convert haproxy.cfg`, beside the real HAProxy: both have the same servers behind them and get the
 //! same requests. What clients and servers see of the two is the same, but for what is known to differ.
 
+mod peers;
 mod refusals;
 mod variables;
 

@@ -25,6 +25,10 @@ impl Secret {
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("a mode");
         Secret(file)
     }
+
+    pub fn path(&self) -> String {
+        self.0.display().to_string()
+    }
 }
 
 impl Drop for Secret {

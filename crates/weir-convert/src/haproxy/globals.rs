@@ -24,6 +24,8 @@ pub struct Globals {
     pub min_version: Option<&'static str>,
     /// Whether no session tickets are given.
     pub no_tickets: bool,
+    /// `localpeer`: the name of this machine among `peers`; empty if it is not said.
+    pub localpeer: String,
     /// Where files that the converted config names are to be.
     pub folder: String,
 }
@@ -96,6 +98,10 @@ impl Globals {
             }
             "ssl-default-bind-options" => self.options(line, ledger),
             "log" => {}
+            "localpeer" => {
+                line.word(1).clone_into(&mut self.localpeer);
+                ledger.exact(number, "which of the `peers` this Weir is");
+            }
             "setenv" | "presetenv" => ledger.exact(number, "its value stands where it is used"),
             word => other(word, line, ledger),
         }
@@ -131,7 +137,7 @@ fn based(base: &str, path: &str) -> String {
 fn other(word: &str, line: &Line, ledger: &mut Ledger) {
     let number = line.number;
     match word {
-        "user" | "group" | "uid" | "gid" | "chroot" | "daemon" | "pidfile" | "master-worker" | "mworker-max-reloads" | "localpeer" | "set-dumpable" | "setcap" | "unix-bind" => {
+        "user" | "group" | "uid" | "gid" | "chroot" | "daemon" | "pidfile" | "master-worker" | "mworker-max-reloads" | "set-dumpable" | "setcap" | "unix-bind" => {
             ledger.approximate(number, "the service manager's business: the unit for systemd says as whom Weir runs, and what it may");
         }
         "ulimit-n" => ledger.approximate(number, "the limit of descriptors is the unit's (`LimitNOFILE`)"),
@@ -264,7 +270,6 @@ pub fn others(sections: &[Section], used: &[String], folder: &str, ledger: &mut 
             }
             SectionKind::Other => {
                 let note = match section.keyword.as_str() {
-                    "peers" => "no tables are shared between machines: each counts for itself",
                     "mailers" => "no mails are sent: alerts come from metrics",
                     "program" => "no programs are run: a service manager does that",
                     "ring" => "a log goes to `syslog:tcp:…` by itself",

@@ -62,6 +62,8 @@ pub struct Routes<'k> {
     pub keys: Keys,
     /// Limits of the listener itself.
     pub limits: Vec<String>,
+    /// Whether Weirs count one of its limits together.
+    pub shares: bool,
     /// Rules that could not be converted, and why.
     pub failed: Vec<(usize, String)>,
     /// Limits that could not be converted, and why.
@@ -103,6 +105,7 @@ impl<'k> Routes<'k> {
             routes: Vec::new(),
             keys: Keys::default(),
             limits: Vec::new(),
+            shares: false,
             failed: Vec::new(),
             unlimited: Vec::new(),
             notes: Vec::new(),
@@ -416,6 +419,7 @@ impl<'k> Routes<'k> {
         for note in limit.notes {
             self.note(line, note);
         }
+        self.shares |= limit.is_shared;
         let is_first = spot.whole && self.under.is_empty() && !changes.is_behind;
         match limit.per_client {
             Some(most) if is_first => self.keys.set("max_connections_per_client", most.to_string()),

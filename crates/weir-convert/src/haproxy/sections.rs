@@ -49,6 +49,7 @@ impl Line {
             | "group"
             | "nameserver"
             | "peer"
+            | "table"
             | "errorfile"
             | "use-server"
             | "hold"
@@ -84,6 +85,8 @@ pub enum SectionKind {
     Cache,
     /// `http-errors`
     HttpErrors,
+    /// `peers`
+    Peers,
     /// Any other, of which nothing is converted.
     Other,
 }
@@ -106,7 +109,6 @@ pub struct Section {
 }
 
 const OTHERS: &[&str] = &[
-    "peers",
     "mailers",
     "program",
     "ring",
@@ -132,6 +134,7 @@ fn kind(word: &str) -> Option<SectionKind> {
         "resolvers" => SectionKind::Resolvers,
         "cache" => SectionKind::Cache,
         "http-errors" => SectionKind::HttpErrors,
+        "peers" => SectionKind::Peers,
         word if OTHERS.contains(&word) => SectionKind::Other,
         _ => return None,
     })

@@ -11,6 +11,7 @@ use super::ledger::Ledger;
 use super::logs::Logs;
 use super::maps::Maps;
 use super::output::{Keys, name_of};
+use super::peers::Peers;
 use super::pools::{self, Pool};
 use super::proxies::Proxy;
 use super::routes::{Behind, End, Known, Routes};
@@ -27,6 +28,7 @@ pub struct Site<'s> {
     sections: &'s [Section],
     proxies: &'s [Proxy<'s>],
     globals: &'s Globals,
+    peers: &'s Peers,
     source: &'s dyn SourceFiles,
     /// Verdicts.
     pub ledger: Ledger,
@@ -38,6 +40,8 @@ pub struct Site<'s> {
     pub admin: Option<String>,
     /// Files beside the converted one.
     pub files: Vec<ConvertedFile>,
+    /// Whether a limit is counted together with peers.
+    pub shares: bool,
 }
 
 /// What is known of one proxy.
@@ -58,22 +62,18 @@ impl<'s> Site<'s> {
     pub fn new(
         sections: &'s [Section],
         proxies: &'s [Proxy<'s>],
-        globals: &'s Globals,
+        (globals, peers): (&'s Globals, &'s Peers),
         source: &'s dyn SourceFiles,
         ledger: Ledger,
     ) -> Site<'s> {
         let (maps, logs) = (Maps::beside(&globals.folder), Logs::default());
-        Site { sections, proxies, globals, source, ledger, maps, logs, admin: None, files: Vec::new() }
+        let (admin, files) = (None, Vec::new());
+        Site { sections, proxies, globals, peers, source, ledger, maps, logs, admin, files, shares: false }
     }
 
     /// The tables of all listeners and pools.
     pub fn read(&mut self) -> String {
-        let mut tables = Tables::default();
-        for proxy in self.proxies {
-            for line in proxy.lines_of("stick-table") {
-                tables.stick_table(proxy.name(), line, &mut self.ledger);
-            }
-        }
+        let tables = Tables::read(self.sections, self.proxies, self.peers, &mut self.ledger);
         let mut parts: Vec<Part<'s>> = Vec::new();
         for proxy in self.proxies {
             if stats::is_alone(proxy) {
@@ -225,6 +225,7 @@ impl<'s> Site<'s> {
                     has_nobody |= only_pools(&mut listener.routes);
                 }
                 self.told(&listener.routes, &lines);
+                self.shares |= listener.routes.shares || part.gate.shares;
                 fallbacks.append(&mut listener.routes.fallbacks);
                 listener.write(part.proxy.is_tcp, &mut body);
             }

@@ -1,13 +1,15 @@
 //! Stick tables: counters as limits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::ledger::Ledger;
 use super::maps::Maps;
 use super::matching::Counter;
 use super::output::{Keys, said};
+use super::peers::Peers;
+use super::proxies::Proxy;
 use super::samples::{Sample, constant, variable};
-use super::sections::Line;
+use super::sections::{Line, Section, SectionKind};
 use super::times::{Time, duration};
 
 /// The tables of all proxies, and what the one in question tracks.
@@ -17,6 +19,10 @@ pub struct Tables {
     stored: BTreeMap<(String, String), Time>,
     /// By number: the key, and the table if it is another proxy's.
     tracked: BTreeMap<String, (Result<String, String>, Option<String>)>,
+    /// The tables that peers share.
+    shared: BTreeSet<String>,
+    /// Whether peers share any, so that limits of all others say that they are not shared.
+    has_peers: bool,
     /// The proxy whose rules are looked at.
     own: String,
 }
@@ -28,33 +34,59 @@ pub struct Limit {
     pub table: String,
     /// Connections at once, in place of a rate.
     pub per_client: Option<u64>,
+    /// Whether Weirs count it together.
+    pub is_shared: bool,
     /// What differs.
     pub notes: Vec<String>,
 }
 
 impl Tables {
-    /// Takes up a `stick-table` of a proxy.
-    pub fn stick_table(&mut self, proxy: &str, line: &Line, ledger: &mut Ledger) {
-        let mut words = line.from(1).iter();
-        let mut is_counter = false;
-        while let Some(word) = words.next() {
-            if word != "store" {
-                continue;
-            }
-            for stored in words.next().map_or("", String::as_str).split(',') {
-                is_counter = true;
-                let (what, period) = stored.split_once('(').unwrap_or((stored, ""));
-                if let Some(period) = duration(period.trim_end_matches(')'), 1) {
-                    self.stored.insert((proxy.to_owned(), what.to_owned()), period);
-                }
+    /// Takes up the tables of all sections.
+    pub fn read(sections: &[Section], proxies: &[Proxy<'_>], peers: &Peers, ledger: &mut Ledger) -> Tables {
+        let mut tables = Tables { has_peers: peers.are_some(), ..Tables::default() };
+        for proxy in proxies {
+            for line in proxy.lines_of("stick-table") {
+                let words = line.from(1);
+                let shares = after(words, "peers").map(|section| peers.share(section));
+                tables.table(proxy.name(), (line.number, words), shares, ledger);
             }
         }
-        let note = if is_counter {
-            "limits have their own counters, for 250,000 keys each (`keys`); peers are told nothing"
-        } else {
-            "no table: the client's address, or a sealed cookie, says where it belongs"
+        for section in sections.iter().filter(|section| section.kind == SectionKind::Peers) {
+            for line in section.lines.iter().filter(|line| line.word(0) == "table") {
+                let name = format!("{}/{}", section.name, line.word(1));
+                let shares = Some(peers.share(&section.name));
+                tables.table(&name, (line.number, line.from(2)), shares, ledger);
+            }
+        }
+        tables
+    }
+
+    /// Takes up a table. `shares` is whether other Weirs share it, where it has peers.
+    fn table(
+        &mut self,
+        name: &str,
+        (line, words): (usize, &[String]),
+        shares: Option<bool>,
+        ledger: &mut Ledger,
+    ) {
+        for (what, period) in stored(words) {
+            if let Some(period) = period {
+                self.stored.insert((name.to_owned(), what.to_owned()), period);
+            }
+        }
+        if shares == Some(true) {
+            self.shared.insert(name.to_owned());
+        }
+        let with_peers = match (shares, self.has_peers) {
+            (Some(true), _) => "; all Weirs count together (`[peers]`), but connections at once",
+            (_, true) => "; each Weir counts alone (`share = false`)",
+            (_, false) => "",
         };
-        ledger.approximate(line.number, note);
+        let note = match stored(words).next() {
+            Some(_) => format!("limits have their own counters, for 250,000 keys each (`keys`){with_peers}"),
+            None => "no table: the client's address, or a sealed cookie, says where it belongs".to_owned(),
+        };
+        ledger.approximate(line, note);
     }
 
     /// These tables, with what the rules of a proxy track.
@@ -93,7 +125,7 @@ impl Tables {
                 "`max_connections_per_client`: the connection beyond is closed; of IPv6 a client is its /64"
                     .to_owned(),
             );
-            return Ok(Limit { table: String::new(), per_client: Some(most), notes });
+            return Ok(Limit { table: String::new(), per_client: Some(most), is_shared: false, notes });
         }
         let statuses = match counter.what.as_str() {
             "http_req_rate" => None,
@@ -125,14 +157,41 @@ impl Tables {
         if status == 503 {
             limit.set("status", "503");
         }
+        let is_shared = self.shared.contains(&name);
+        if self.has_peers && !is_shared {
+            limit.set("share", "false");
+        }
         notes.push(
             "`rate_limit`: a token bucket, not a sliding window; of IPv6 a client is its /64".to_owned(),
         );
         if !matches!(status, 429 | 503) {
             notes.push(format!("429 in place of {status}"));
         }
-        Ok(Limit { table: limit.inline(), per_client: None, notes })
+        Ok(Limit { table: limit.inline(), per_client: None, is_shared, notes })
     }
+}
+
+/// The word that follows this one.
+pub fn after<'w>(words: &'w [String], word: &str) -> Option<&'w String> {
+    words.iter().position(|other| other == word).and_then(|at| words.get(at + 1))
+}
+
+/// Whether a table has what a `rate_limit` counts.
+pub fn has_rates(words: &[String]) -> bool {
+    stored(words).any(|(what, _)| RATES.contains(&what))
+}
+
+/// What limits are made of.
+const RATES: [&str; 5] = ["http_req_rate", "http_err_rate", "http_fail_rate", "conn_rate", "sess_rate"];
+
+/// What a table stores, with its period where it has one.
+fn stored(words: &[String]) -> impl Iterator<Item = (&str, Option<Time>)> {
+    let is_store = |pair: &&[String]| pair[0] == "store";
+    let lists = words.windows(2).filter(is_store).flat_map(|pair| pair[1].split(','));
+    lists.map(|stored| {
+        let (what, period) = stored.split_once('(').unwrap_or((stored, ""));
+        (what, duration(period.trim_end_matches(')'), 1))
+    })
 }
 
 /// What is counted by, in Weir's words.

@@ -20,6 +20,8 @@ pub struct Gate {
     pub pages: Vec<Keys>,
     /// Tables of `rate_limit`.
     pub limits: Vec<String>,
+    /// Whether Weirs count one of them together.
+    pub shares: bool,
     /// Names of ACLs that are used.
     pub used: Vec<String>,
     /// Rules that become routes.
@@ -193,6 +195,7 @@ impl Gate {
             (term.specials.as_slice(), term.all.is_always())
         {
             let limit = tables.limit(counter, *most, 429)?;
+            self.shares |= limit.is_shared;
             match limit.per_client {
                 Some(most) => self.keys.set("max_connections_per_client", most.to_string()),
                 None => self.limits.push(limit.table),

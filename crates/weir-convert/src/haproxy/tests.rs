@@ -1,5 +1,6 @@
 //! What whole files are converted to. Each result is checked as `weir check` does.
 
+mod peers;
 mod robust;
 mod verdicts;
 

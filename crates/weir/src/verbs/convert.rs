@@ -162,6 +162,10 @@ impl SourceFiles for Around {
     fn new_folder(&self) -> &str {
         &self.new_folder
     }
+
+    fn host_name(&self) -> String {
+        rustix::system::uname().nodename().to_string_lossy().into_owned()
+    }
 }
 
 /// Writes a new file; an existing one is an error.
