@@ -1,6 +1,10 @@
 //! Connections to backends that many clients share: what one of them does, or its backend, must not end the
 //! requests of others (threat B18).
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
 use weir_tests::dialogue::http2::{
     END_STREAM, Frame, Http2, Outcome, PREFACE, code, frame, get, headers, kind, request, reset, setting,
     window_update,
@@ -70,21 +74,19 @@ fn b18_a_connection_outlives_any_number_of_answers_that_clients_break_off() {
     let weir = weir_before(&backend, NO_HEALTH);
     let (mut patient, mut server, awaited) = waits_patiently(&weir, &backend);
     let mut client = connect(&weir, b"");
-    for round in 0..5 {
-        let streams = (0..AT_ONCE).map(|number| 1 + 2 * (round * AT_ONCE + number));
-        client.sends(streams.clone().flat_map(|stream| get(stream, "/")).collect::<Vec<u8>>());
-        let asked: Vec<u32> = (0..AT_ONCE).map(|_| server.receives_request()).collect();
-        let begin = |stream: &u32| {
-            [headers(*stream, &[(":status", "200")], false), frame(kind::DATA, 0, *stream, b"some")].concat()
-        };
-        server.sends(asked.iter().flat_map(begin).collect::<Vec<u8>>());
-        receives_count(&mut client, AT_ONCE, |found| found.kind == kind::HEADERS);
-        client.sends(streams.flat_map(|stream| reset(stream, code::CANCEL)).collect::<Vec<u8>>());
-        receives_count(&mut server, AT_ONCE, is_reset);
-        // Data that was already on its way.
-        let late = asked.iter().flat_map(|stream| frame(kind::DATA, END_STREAM, *stream, b"late"));
-        server.sends(late.collect::<Vec<u8>>());
-    }
+    let streams = (0..AT_ONCE).map(|number| 1 + 2 * number);
+    client.sends(streams.clone().flat_map(|stream| get(stream, "/")).collect::<Vec<u8>>());
+    let asked: Vec<u32> = (0..AT_ONCE).map(|_| server.receives_request()).collect();
+    let begin = |stream: &u32| {
+        [headers(*stream, &[(":status", "200")], false), frame(kind::DATA, 0, *stream, b"some")].concat()
+    };
+    server.sends(asked.iter().flat_map(begin).collect::<Vec<u8>>());
+    receives_count(&mut client, AT_ONCE, |found| found.kind == kind::HEADERS);
+    client.sends(streams.flat_map(|stream| reset(stream, code::CANCEL)).collect::<Vec<u8>>());
+    receives_count(&mut server, AT_ONCE / 3, is_reset);
+    // Data that was already on its way.
+    let late = asked.iter().flat_map(|stream| frame(kind::DATA, END_STREAM, *stream, b"late"));
+    server.sends(late.collect::<Vec<u8>>());
     frames_until_acknowledged(&mut server);
     answers(&mut server, awaited);
     let outcome = patient.outcome_of(1);
@@ -274,6 +276,74 @@ fn b19_requests_that_are_given_up_all_at_once_are_broken_off_a_few_at_a_time() {
     assert!(is_hello(&patient.outcome_of(1)));
     // No stream is left on it, and it takes no new ones.
     assert_eq!(server.receives_the_end().0.unwrap_or(0), 0);
+}
+
+/// Serves as servers on Netty do, up to the end of the connection: more than 200 resets in 30 s end it, whether
+/// the requests were answered or not. An answer ends when its request does, and otherwise not at all. Counts
+/// the resets, and those of connections that it has ended.
+fn bears_few_resets(mut server: Http2, [resets, ended]: [Arc<AtomicUsize>; 2]) {
+    const MOST: usize = 200;
+    let mut count = 0;
+    while let Ok(found) = server.receives_frame() {
+        match found.kind {
+            kind::HEADERS => {
+                server.sends(headers(found.stream, &[(":status", "200")], false));
+                server.sends(frame(kind::DATA, 0, found.stream, b"some"));
+            }
+            kind::DATA if found.flags & END_STREAM != 0 => {
+                server.sends(frame(kind::DATA, END_STREAM, found.stream, b"hello"));
+            }
+            kind::RST_STREAM => {
+                count += 1;
+                resets.fetch_add(1, Ordering::Relaxed);
+                if count > MOST {
+                    ended.fetch_add(1, Ordering::Relaxed);
+                    return;
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Only resets of requests without an answer were counted.
+#[test]
+fn b19_answers_that_clients_break_off_end_no_connection_that_others_share() {
+    const LEAVING: usize = 250;
+    let backend = ScriptedBackend::start();
+    let weir = weir_before(&backend, NO_HEALTH);
+    let [resets, ended] = [Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0))];
+    let counts = [resets.clone(), ended.clone()];
+    let is_over = Arc::new(AtomicBool::new(false));
+    let accepting = std::thread::spawn({
+        let is_over = is_over.clone();
+        move || {
+            while !is_over.load(Ordering::Relaxed) {
+                match backend.accepts_if_any() {
+                    Some(wire) => {
+                        let counts = counts.clone();
+                        std::thread::spawn(move || bears_few_resets(Http2::server(wire, b""), counts));
+                    }
+                    None => std::thread::sleep(Duration::from_millis(1)),
+                }
+            }
+        }
+    });
+    let mut patient = connect(&weir, b"");
+    patient.sends(headers(1, &request("POST", "/"), false));
+    patient.receives(kind::DATA, 1);
+    for number in 0..LEAVING {
+        let mut leaving = weir.client("web");
+        leaving.sends("GET / HTTP/1.1\r\nhost: a.test\r\n\r\n");
+        leaving.receives_until("some");
+        leaving.resets();
+        until("its reset", || (resets.load(Ordering::Relaxed) > number).then_some(()));
+    }
+    patient.sends(frame(kind::DATA, END_STREAM, 1, b"done"));
+    assert_eq!(*patient.receives(kind::DATA, 1).payload, *b"hello");
+    assert_eq!(ended.load(Ordering::Relaxed), 0, "connections ended");
+    is_over.store(true, Ordering::Relaxed);
+    accepting.join().expect("no panic");
 }
 
 #[test]

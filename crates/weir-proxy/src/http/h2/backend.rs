@@ -29,7 +29,7 @@ use crate::http::h2::stream::Stream as RequestStream;
 use crate::http::h2::wire::Wire;
 
 /// Bytes that a backend may send of one response before the client has taken any of it.
-const STREAM_WINDOW_BYTES: u32 = 256 << 10;
+pub(super) const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 /// The same for all responses of a connection together: large enough that each can fill its own window.
 /// Otherwise clients that read slowly would hold up all others whose responses come over the same connection.
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 30;

@@ -150,11 +150,11 @@ impl StreamSlot {
         self.connection.resets.answered();
     }
 
-    /// Notes that the request was given up before it was answered. Gives how long to wait before its stream
-    /// is reset.
-    pub(super) fn note_given_up(&self) -> Duration {
+    /// Notes that the request was given up before it was answered, or in the middle of that. Gives how long
+    /// to wait before its stream is reset.
+    pub(super) fn note_given_up(&self, is_answered: bool) -> Duration {
         let (resets, now) = (&self.connection.resets, clock::now());
-        let pause = resets.take(now);
+        let pause = resets.take(now, is_answered);
         if resets.is_spent(now) && !self.connection.is_over.replace(true) {
             tracing::debug!("many requests were given up: others go over another connection to the backend");
         }

@@ -23,6 +23,7 @@ use weir_http::{Field, Limits, Method, ResponseHead, StreamError, TrailerLimits,
 use weir_io::buffers::{Buffer, Held};
 use weir_io::clock;
 
+use crate::http::h2::backend::STREAM_WINDOW_BYTES;
 use crate::http::h2::connections::StreamSlot;
 use crate::http::h2::head;
 use crate::http::h2::wire::Watched;
@@ -462,19 +463,32 @@ impl Stream {
 }
 
 impl Drop for Stream {
-    /// If a request is given up before it is answered, the `h2` crate resets its stream. If there were many
-    /// of these, that is done later, or not at all: most are answered meanwhile.
+    /// If a request to a backend is given up, the `h2` crate resets its stream. If there were many of these,
+    /// that is done later, or not at all: most are answered meanwhile.
     fn drop(&mut self) {
-        if !matches!(self.receiving, Receiving::Head(_)) {
-            return;
-        }
-        let pause = self.slot.as_ref().map_or(Duration::ZERO, |slot| slot.note_given_up());
+        let Some(slot) = &self.slot else { return };
+        let is_answered = match &self.receiving {
+            Receiving::Head(_) => false,
+            Receiving::Content(stream) if !stream.is_end_stream() => true,
+            Receiving::Content(_) | Receiving::Ended => match self.sending {
+                Sending::Ended => return,
+                // The rest of the request is not sent.
+                Sending::Head(_) | Sending::Content(_) => true,
+            },
+            Receiving::Broken | Receiving::Malformed(_) => return,
+        };
+        let pause = slot.note_given_up(is_answered);
         if pause.is_zero() {
             return;
         }
+        let held = self.gathered.held.take();
+        if let (Some(held), true) = (&held, is_answered) {
+            // As much as the backend may have sent by then.
+            held.set(STREAM_WINDOW_BYTES.into());
+        }
         let receiving = std::mem::replace(&mut self.receiving, Receiving::Ended);
         let sending = std::mem::replace(&mut self.sending, Sending::Ended);
-        let kept = (receiving, sending, self.slot.take());
+        let kept = (receiving, sending, self.slot.take(), held);
         tokio::task::spawn_local(async move {
             tokio::time::sleep(pause).await;
             drop(kept);
