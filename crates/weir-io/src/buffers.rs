@@ -270,6 +270,12 @@ impl Buffer {
         }
     }
 
+    /// Drops the filled bytes behind the first `count`.
+    #[inline]
+    pub fn truncate(&mut self, count: usize) {
+        self.end = self.end.min(self.start + count);
+    }
+
     /// Moves the filled bytes to the front, to make room behind them.
     #[inline]
     pub fn compact(&mut self) {

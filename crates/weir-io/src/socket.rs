@@ -21,16 +21,25 @@ pub fn receive_ready(
     context: &mut Context<'_>,
     buffer: &mut Buffer,
 ) -> Poll<io::Result<usize>> {
+    let received = receive_now(stream, buffer);
+    if received.is_pending() {
+        // Rare. The task must poll readiness again, which registers its waker.
+        context.waker().wake_by_ref();
+    }
+    received
+}
+
+/// Receives once into the free room of `buffer`, which must not be full, if the socket is ready. `Pending` if
+/// not, and then no waker is registered. Zero is the end of the stream.
+#[inline]
+pub fn receive_now(stream: &TcpStream, buffer: &mut Buffer) -> Poll<io::Result<usize>> {
     let room = buffer.free();
     let size = room.len();
     let received = once(stream, Interest::READABLE, size, || {
         rustix::net::recv(stream, &mut *room, RecvFlags::empty()).map(|(_, count)| count)
     });
-    match &received {
-        Poll::Ready(Ok(count)) => buffer.fill(*count),
-        Poll::Ready(Err(_)) => {}
-        // Rare. The task must poll readiness again, which registers its waker.
-        Poll::Pending => context.waker().wake_by_ref(),
+    if let Poll::Ready(Ok(count)) = &received {
+        buffer.fill(*count);
     }
     received
 }

@@ -245,6 +245,17 @@ impl Stream {
         }
     }
 
+    /// Receives once into the free room of `buffer`, which must not be full, if a plain connection is known to
+    /// be ready. Otherwise `Pending`, and no waker is registered. For a task that its waker has just woken:
+    /// most likely the bytes are there.
+    #[inline]
+    pub fn receive_now(&mut self, buffer: &mut Buffer) -> Poll<io::Result<usize>> {
+        match &self.0 {
+            Kind::Plain(socket) => socket::receive_now(socket, buffer),
+            Kind::Encrypted(_) | Kind::Layered(_) => Poll::Pending,
+        }
+    }
+
     /// A number that grows as the peer acknowledges sent bytes; `None` if the kernel has none that it has not
     /// acknowledged. A system call.
     pub fn taken(&self) -> Option<u64> {

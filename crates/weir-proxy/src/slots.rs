@@ -1,6 +1,6 @@
 //! The listeners of one worker across reloads: what its sessions refer to, and which sessions may stay.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +34,12 @@ impl ListenerSlot {
     #[inline]
     pub fn current(&self) -> Rc<WorkerListener> {
         self.current.borrow().clone()
+    }
+
+    /// As [`Self::current`], for a look at it before anything else is done.
+    #[inline]
+    pub fn look(&self) -> Ref<'_, WorkerListener> {
+        Ref::map(self.current.borrow(), |current| &**current)
     }
 
     /// Whether `listener` is still the current one, with its pools.

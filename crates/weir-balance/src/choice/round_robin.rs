@@ -18,6 +18,10 @@ pub(crate) fn choose<S: Slots>(choice: &Choice<'_, S>) -> Chosen {
 
 /// The same, for algorithms that have nothing to choose by this time; `reason` says so.
 pub(crate) fn choose_because<S: Slots>(choice: &Choice<'_, S>, reason: PickReason) -> Chosen {
+    if choice.tier.entries.len() == 1 {
+        // All workers would write the same counter for nothing.
+        return choice.take(0).map(|index| (index, reason));
+    }
     let sequence = choice.tier.sequence();
     let mut at = (choice.turn() % sequence.len() as u64) as usize;
     for _ in 0..sequence.len().min(PATIENCE) {

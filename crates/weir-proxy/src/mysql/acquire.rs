@@ -2,7 +2,6 @@
 //! takes an idle connection of the session's account or opens one, and brings it to the session's state.
 
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Context;
 use std::time::Duration;
 
@@ -31,6 +30,8 @@ use crate::worker::Worker;
 pub struct Attached {
     pub chosen: Chosen,
     pub server: Box<ServerConnection>,
+    /// Where the connection goes when it is given back.
+    idle: Rc<IdleServers>,
     /// Whether the server was the primary when its role was last known.
     is_primary: bool,
     /// Whether it has been the primary at any time since the session attached.
@@ -39,8 +40,26 @@ pub struct Attached {
 
 impl Attached {
     pub fn new(chosen: Chosen, server: Box<ServerConnection>) -> Attached {
-        let mut attached = Attached { chosen, server, is_primary: false, was_primary: false };
+        let idle = chosen.backend().kept();
+        let mut attached = Attached { chosen, server, idle, is_primary: false, was_primary: false };
         attached.is_at_primary();
+        attached
+    }
+
+    /// For a server that was just chosen in this role. It is the primary if that was wanted, as it was when it
+    /// was chosen.
+    #[inline]
+    fn chosen_as(
+        role: WantedRole,
+        idle: Rc<IdleServers>,
+        chosen: Chosen,
+        server: Box<ServerConnection>,
+    ) -> Attached {
+        let is_primary = role == WantedRole::Primary;
+        let mut attached = Attached { chosen, server, idle, is_primary, was_primary: is_primary };
+        if !is_primary {
+            attached.is_at_primary();
+        }
         attached
     }
 
@@ -74,23 +93,17 @@ impl Attached {
     /// Makes the connection available to all sessions; returns its stamp, which stays valid until another
     /// session uses the connection.
     pub fn give_back(self, now: Duration) -> u64 {
-        give_back(&self.chosen, self.server, now)
+        keep(&self.idle, &self.chosen, self.server, now)
     }
 }
 
 /// Makes a connection to the chosen server available to all sessions, as [`Attached::give_back`] does.
-pub fn give_back(chosen: &Chosen, mut server: Box<ServerConnection>, now: Duration) -> u64 {
-    let stamp = next_stamp();
-    server.stamp = stamp;
-    let most = chosen.pool.shared.config.keep_alive.max;
-    let backend = chosen.backend();
-    backend.kept::<IdleServers>().keep(backend, server, now, most);
-    stamp
+pub fn give_back(chosen: &Chosen, server: Box<ServerConnection>, now: Duration) -> u64 {
+    keep(&chosen.backend().kept(), chosen, server, now)
 }
 
-fn next_stamp() -> u64 {
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    LAST.fetch_add(1, Ordering::Relaxed) + 1
+fn keep(idle: &IdleServers, chosen: &Chosen, server: Box<ServerConnection>, now: Duration) -> u64 {
+    idle.keep(chosen.backend(), server, now, chosen.pool.shared.config.keep_alive.max)
 }
 
 /// The kind of connection that a statement needs.
@@ -213,12 +226,8 @@ impl Session {
             {
                 backend.cells().reused.increment();
                 self.report.backend = Some(chosen.index);
-                let mut attached = Attached::new(chosen, server);
-                if role == WantedRole::Primary {
-                    (attached.is_primary, attached.was_primary) = (true, true);
-                }
                 self.report.pool = Some(pool);
-                self.take_attached(attached);
+                self.take_attached(Attached::chosen_as(role, idle, chosen, server));
                 Ok(())
             }
             found => Err(Some(Begun::behind_first(&pool, role, Some(chosen), found))),

@@ -1,31 +1,29 @@
 //! The common case of a statement: it is short, a connection in the session's state is idle, the answer comes
 //! in one piece, and afterwards the session is as it was before. What the other cases need is left out here,
-//! because a statement takes less of a server's time than of this code's.
+//! because a statement takes less of a server's time than of this code's. For the same reason, all waits are
+//! in one function, without futures within futures.
 //!
-//! Whatever turns out to be otherwise goes on in the general way ([`Session::attempt`]), from the point that
-//! was reached: [`Unfinished`].
+//! Whatever turns out to be otherwise goes on in the general way, from the point that was reached:
+//! [`Otherwise`], and [`super::unfinished`].
 
-use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use weir_config::MysqlAccess;
-use weir_io::buffers::{Buffer, SMALL};
+use weir_io::buffers::SMALL;
 use weir_io::clock;
 use weir_io::stream::Duplex as _;
-use weir_io::wait::send_all;
 use weir_mysql::answer::WholeAnswer;
 use weir_mysql::capability::{Capabilities, StatusFlags};
-use weir_mysql::command::{ClientCommand, set_statement_id};
 use weir_mysql::outcome::SessionChanges;
-use weir_mysql::packet::HEADER_BYTES;
 use weir_mysql::{BeyondReadOnly, ReadsBack, SplitAccess, StatementKind, StatementVerdict, TransactionStep};
 use weir_stats::table::End;
 
-use super::prepared::StatementText;
-use super::session::{CLIENT_PATIENCE, Incoming, Session, split_access, wanted_role};
-use super::statement::count_reason;
+use super::exchange::ServerFailure;
+use super::prepared_commands::{Execution, NotExecuted};
+use super::session::{CLIENT_PATIENCE, EXECUTE, Incoming, QUERY, Session, Wait, split_access, wanted_role};
+use super::statement::{Running, count_reason};
 use super::upload::lost;
 
 /// The longest command (bytes) that is the common case.
@@ -33,68 +31,161 @@ const LONGEST_COMMAND: usize = 4 << 10;
 /// How long the answer is awaited without looking at anything else, such as whether the client has left.
 const PATIENCE: Duration = Duration::from_millis(10);
 
-/// A statement that probably is the common case.
-pub struct Statement<'a> {
-    pub incoming: Incoming,
-    pub command: ClientCommand,
-    pub verdict: &'a StatementVerdict,
-    /// The client's id of the statement that is executed.
-    pub executes: Option<u32>,
+/// How far a session has come in the common case.
+#[derive(Default)]
+pub struct AtOnce {
+    asked: Option<Asked>,
+    /// Whether the wait for the client has begun.
+    is_waiting: bool,
+    /// Whether the task waits for a bare connection, and so was probably woken by it.
+    is_watched: bool,
 }
 
-/// How an execution names its statement.
-pub struct Execution<'a> {
-    pub text: &'a StatementText,
-    /// The command as it goes to a server, apart from the server's id of the statement.
-    pub command: &'a mut [u8],
+/// A command for which the session is attached to a server.
+struct Asked {
+    running: Running<'static>,
+    /// `None` for a COM_QUERY, which is sent as it was received.
+    execution: Option<Box<Execution>>,
+    /// Bytes of the command that were sent.
+    sent: usize,
+    /// Whether the connection took no more bytes at some time.
+    is_stuck: bool,
+    /// Whether all of it was sent.
+    is_sent: bool,
+}
+
+/// What is not the common case, for the general way to continue with.
+pub enum Otherwise {
+    /// The wait for the client has ended like this.
+    Waited(Wait),
+    /// Something was received that is not a whole command, or a command of another kind.
+    Received,
+    /// A COM_QUERY.
+    Query(Running<'static>),
+    /// A COM_STMT_EXECUTE.
+    Execution(Incoming, Result<(Running<'static>, Box<Execution>), NotExecuted>),
+    /// A common statement whose answer the client has not taken whole: these bytes remain.
+    Unsent(Vec<u8>),
+    /// The end of the session.
+    Over(End),
+}
+
+impl Otherwise {
+    #[cold]
+    fn than_common(running: Running<'static>, execution: Option<Box<Execution>>) -> Box<Otherwise> {
+        Box::new(match execution {
+            None => Otherwise::Query(running),
+            Some(mut execution) => {
+                execution.front.uncomplete();
+                Otherwise::Execution(running.incoming, Ok((running, execution)))
+            }
+        })
+    }
 }
 
 impl Session {
-    /// Runs a statement that probably is the common case ([`Self::is_common`]). If it turns out not to be,
-    /// the result is `None`, and it goes on from [`Self::unfinished`]. `execution` is `None` for a statement
-    /// that is sent as it was received.
-    pub async fn run_at_once(
+    /// Serves common statements, one after another, until something else is to be done.
+    pub fn poll_at_once(&mut self, context: &mut Context<'_>, at_once: &mut AtOnce) -> Poll<Box<Otherwise>> {
+        loop {
+            let served = match &mut at_once.asked {
+                Some(asked) => {
+                    let answer_at = ready!(self.poll_answer(context, asked, &mut at_once.is_watched));
+                    self.end_at_once(&mut at_once.asked, answer_at)
+                }
+                None => {
+                    let received = match self.buffer {
+                        Some(_) => Ok(()),
+                        None => ready!(self.poll_received(context, at_once)),
+                    };
+                    received.and_then(|()| self.begin_at_once(&mut at_once.asked))
+                }
+            };
+            if let Err(otherwise) = served {
+                return Poll::Ready(otherwise);
+            }
+        }
+    }
+
+    /// Waits for the client's next command, and receives once.
+    #[inline]
+    fn poll_received(
         &mut self,
-        statement: &Statement<'_>,
-        execution: Option<Execution<'_>>,
-    ) -> Option<Result<(), End>> {
-        if !self.attach_for_common(statement.verdict) {
-            return None;
+        context: &mut Context<'_>,
+        at_once: &mut AtOnce,
+    ) -> Poll<Result<(), Box<Otherwise>>> {
+        if !std::mem::replace(&mut at_once.is_waiting, true) {
+            self.begin_wait();
+            at_once.is_watched = false;
+        }
+        let mut received = Poll::Pending;
+        if std::mem::take(&mut at_once.is_watched) {
+            if let Some(wait) = self.is_stopped() {
+                return Poll::Ready(Err(Box::new(Otherwise::Waited(wait))));
+            }
+            if let Some(mut buffer) = self.worker.buffers.borrow(SMALL) {
+                received = self.stream.receive_now(&mut buffer).map_ok(|count| (count, buffer));
+            }
+        }
+        if received.is_pending() {
+            match self.poll_client(context) {
+                Poll::Ready(Wait::Speaks) => {}
+                Poll::Ready(wait) => return Poll::Ready(Err(Box::new(Otherwise::Waited(wait)))),
+                Poll::Pending => {
+                    at_once.is_watched = self.stream.bare().is_some();
+                    return Poll::Pending;
+                }
+            }
+            let Some(mut buffer) = self.worker.buffers.borrow(SMALL) else {
+                return Poll::Ready(Err(Box::new(Otherwise::Over(End::Overload))));
+            };
+            received = self.stream.receive_ready(context, &mut buffer).map_ok(|count| (count, buffer));
+        }
+        match ready!(received) {
+            Ok((count, buffer)) if count > 0 => {
+                self.note_received(count);
+                (self.buffer, at_once.is_waiting) = (Some(buffer), false);
+                Poll::Ready(Ok(()))
+            }
+            _ => Poll::Ready(Err(Box::new(Otherwise::Over(self.client_left())))),
+        }
+    }
+
+    /// Attaches the session for the command that was received, if it probably is the common case.
+    #[inline]
+    fn begin_at_once(&mut self, asked: &mut Option<Asked>) -> Result<(), Box<Otherwise>> {
+        let incoming = Incoming::of(self.received()).filter(|incoming| incoming.is_whole);
+        let (running, mut execution) = match incoming {
+            Some(incoming) if incoming.command == Some(QUERY) && !self.has_lost_transaction => {
+                self.begin_command();
+                (self.query_of(incoming), None)
+            }
+            Some(incoming) if incoming.command == Some(EXECUTE) => {
+                self.begin_command();
+                match self.execution_of(&incoming) {
+                    Ok((running, execution)) => (running, Some(execution)),
+                    Err(refused) => return Err(Box::new(Otherwise::Execution(incoming, Err(refused)))),
+                }
+            }
+            _ => return Err(Box::new(Otherwise::Received)),
+        };
+        let is_reframed = execution.as_ref().is_some_and(|execution| execution.front.is_reframed);
+        if is_reframed || !self.is_common(&running) || !self.attach_for_common(&running.verdict) {
+            return Err(Otherwise::than_common(running, execution));
         }
         self.unfinished.is_attached = true;
-        let Session { buffer, attached, deadline, now, .. } = self;
-        let server = &mut attached.as_mut()?.server;
-        let command = match execution {
-            None => buffer.as_ref()?.filled().get(..statement.incoming.packet_bytes())?,
-            Some(Execution { text, command }) => {
-                let id = server.statements.find(text)?;
-                set_statement_id(command.get_mut(HEADER_BYTES..)?, id).ok()?;
-                command
-            }
-        };
-        server.is_at_rest = false;
-        deadline.set(*now + CLIENT_PATIENCE);
-        let sent = send_all(&mut *server.connection, command, deadline, || {}).await;
-        if let Err(error) = sent {
-            self.unfinished.sent = Some(Err(lost(error.into())));
-            return None;
+        if execution.as_mut().is_some_and(|execution| !self.complete(&running, execution)) {
+            return Err(Otherwise::than_common(running, execution));
         }
-        let answer = self.receive_at_once().await;
-        if let Some(answer) = &answer
-            && self.settle_at_once(statement, answer)
-        {
-            self.unfinished.is_attached = false;
-            return Some(self.send_answer(answer).await);
-        }
-        (self.unfinished.sent, self.unfinished.answer) = (Some(Ok(())), answer);
-        None
+        *asked = Some(Asked { running, execution, sent: 0, is_stuck: false, is_sent: false });
+        Ok(())
     }
 
     /// Whether a statement probably is the common case.
-    pub fn is_common(&self, incoming: &Incoming, verdict: &StatementVerdict) -> bool {
-        incoming.is_whole
-            && incoming.packet_bytes() <= LONGEST_COMMAND
-            && leaves_nothing(verdict)
+    #[inline]
+    fn is_common(&self, running: &Running<'_>) -> bool {
+        running.incoming.packet_bytes() <= LONGEST_COMMAND
+            && !running.asks_cursor
+            && leaves_nothing(&running.verdict)
             && self.status.has(StatusFlags::AUTOCOMMIT)
             && self.insert_id.is_some()
             && !self.has_untold_writes
@@ -125,46 +216,144 @@ impl Session {
         self.facts.access != SplitAccess::ReadOnly || self.is_kept_from_writing(verdict)
     }
 
-    /// Receives once from the server. `None` if nothing comes for a while, or something else happens.
-    async fn receive_at_once(&mut self) -> Option<Buffer> {
-        let Session { worker, slot, deadline, attached, now, .. } = self;
-        let server = &mut attached.as_mut()?.server;
-        deadline.set(*now + PATIENCE);
-        // A bare connection that has woken the task is asked for bytes at once.
-        let mut is_woken = false;
-        poll_fn(|context| {
-            if !std::mem::take(&mut is_woken) {
-                match server.connection.poll_readable(context) {
-                    Poll::Ready(Ok(())) => {}
-                    Poll::Ready(Err(_)) => return Poll::Ready(None),
-                    Poll::Pending if deadline.has_passed() || slot.draining_until().is_some() => {
-                        return Poll::Ready(None);
-                    }
-                    Poll::Pending => {
-                        is_woken = server.connection.bare().is_some();
-                        return Poll::Pending;
+    /// Completes the command of an execution for the attached server, if the statement is prepared there.
+    fn complete(&mut self, running: &Running<'_>, execution: &mut Execution) -> bool {
+        let Execution { text, front, .. } = execution;
+        let Some(attached) = &mut self.attached else { return false };
+        let Some(id) = attached.server.statements.find(text) else { return false };
+        let behind = self.received().get(front.replaced..running.incoming.packet_bytes());
+        front.complete(id, behind.unwrap_or_default())
+    }
+
+    /// Sends the command and receives once, into the buffer that has the command: `Some` is where the answer
+    /// begins there. `None` if nothing comes for a while, or something else happens.
+    #[inline]
+    fn poll_answer(
+        &mut self,
+        context: &mut Context<'_>,
+        asked: &mut Asked,
+        is_watched: &mut bool,
+    ) -> Poll<Option<usize>> {
+        let Session { buffer, attached, slot, deadline, unfinished, now, .. } = self;
+        let (Some(buffer), Some(attached)) = (buffer, attached) else { return Poll::Ready(None) };
+        let server = &mut *attached.server;
+        while !asked.is_sent {
+            let command = match &asked.execution {
+                None => buffer.filled().get(..asked.running.incoming.packet_bytes()).unwrap_or_default(),
+                Some(execution) => &execution.front.bytes,
+            };
+            server.is_at_rest = false;
+            match server.connection.poll_send(context, command.get(asked.sent..).unwrap_or_default()) {
+                Poll::Ready(Ok(count)) => {
+                    asked.sent += count;
+                    asked.is_sent = asked.sent >= command.len();
+                    if asked.is_sent {
+                        deadline.set(*now + PATIENCE);
+                        *is_watched = false;
                     }
                 }
+                Poll::Ready(Err(error)) => {
+                    unfinished.sent = Some(Err(lost(ServerFailure::Broken(error))));
+                    return Poll::Ready(None);
+                }
+                Poll::Pending if !std::mem::replace(&mut asked.is_stuck, true) => {
+                    deadline.set(*now + CLIENT_PATIENCE);
+                    return Poll::Pending;
+                }
+                Poll::Pending if deadline.has_passed() => {
+                    unfinished.sent = Some(Err(lost(ServerFailure::TimedOut)));
+                    return Poll::Ready(None);
+                }
+                Poll::Pending => return Poll::Pending,
             }
-            let Some(mut buffer) = worker.buffers.borrow(SMALL) else { return Poll::Ready(None) };
-            match server.connection.receive_ready(context, &mut buffer) {
-                Poll::Ready(Ok(count)) if count > 0 => Poll::Ready(Some(buffer)),
-                // The next call says the same.
-                Poll::Ready(_) => Poll::Ready(None),
-                Poll::Pending => Poll::Pending,
+        }
+        let answer_at = buffer.filled().len();
+        if buffer.free().is_empty() {
+            return Poll::Ready(None);
+        }
+        let mut received = Poll::Pending;
+        if std::mem::take(is_watched) {
+            received = server.connection.receive_now(buffer);
+        }
+        if received.is_pending() {
+            match server.connection.poll_readable(context) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(_)) => return Poll::Ready(None),
+                Poll::Pending if deadline.has_passed() || slot.draining_until().is_some() => {
+                    return Poll::Ready(None);
+                }
+                Poll::Pending => {
+                    *is_watched = server.connection.bare().is_some();
+                    return Poll::Pending;
+                }
             }
-        })
-        .await
+            received = server.connection.receive_ready(context, buffer);
+        }
+        // The next call says the same.
+        received.map(|received| received.is_ok_and(|count| count > 0).then_some(answer_at))
+    }
+
+    /// Updates the session from the answer, which begins at `answer_at` of its buffer, and sends it.
+    #[inline]
+    fn end_at_once(
+        &mut self,
+        asked: &mut Option<Asked>,
+        answer_at: Option<usize>,
+    ) -> Result<(), Box<Otherwise>> {
+        let (Some(mut buffer), Some(Asked { running, is_sent, .. })) = (self.buffer.take(), asked.as_ref())
+        else {
+            return Err(Box::new(Otherwise::Over(End::Internal)));
+        };
+        let answer_at = answer_at.unwrap_or(buffer.filled().len());
+        let answer = buffer.filled().get(answer_at..).unwrap_or_default();
+        if self.settle_at_once(running, answer) {
+            self.unfinished.is_attached = false;
+            let unsent = self.send_answer(answer)?;
+            buffer.truncate(answer_at);
+            buffer.consume(running.incoming.packet_bytes());
+            if !buffer.is_empty() {
+                self.buffer = Some(buffer);
+            }
+            *asked = None;
+            return match unsent {
+                None => Ok(()),
+                Some(rest) => Err(Box::new(Otherwise::Unsent(rest))),
+            };
+        }
+        self.set_aside(answer, *is_sent);
+        buffer.truncate(answer_at);
+        self.buffer = Some(buffer);
+        match asked.take() {
+            Some(Asked { running, execution, .. }) => Err(Otherwise::than_common(running, execution)),
+            None => Err(Box::new(Otherwise::Over(End::Internal))),
+        }
+    }
+
+    /// Notes how far a statement came, with the beginning of its answer.
+    #[cold]
+    fn set_aside(&mut self, answer: &[u8], is_sent: bool) {
+        if is_sent {
+            self.unfinished.sent = Some(Ok(()));
+        }
+        if answer.is_empty() {
+            return;
+        }
+        match self.worker.buffers.borrow(answer.len()) {
+            Some(mut apart) => {
+                apart.append(answer);
+                self.unfinished.answer = Some(apart);
+            }
+            None => self.unfinished.sent = Some(Err(lost(ServerFailure::NoMemory))),
+        }
     }
 
     /// Updates the session from the answer and gives the connection back, as [`Self::settle`] does. False,
     /// with nothing done, if the answer is not whole or says more than that the session is as before.
-    fn settle_at_once(&mut self, statement: &Statement<'_>, answer: &Buffer) -> bool {
-        let Statement { incoming, command, verdict, .. } = statement;
+    fn settle_at_once(&mut self, running: &Running<'_>, answer: &[u8]) -> bool {
+        let Running { incoming, command, verdict, .. } = running;
         let Some(attached) = &mut self.attached else { return false };
         let server = &mut attached.server;
         let (sequence, capabilities) = (incoming.header.sequence, server.capabilities);
-        let answer = answer.filled();
         let Some(whole) = WholeAnswer::read(*command, sequence, capabilities, answer) else { return false };
         let status = StatusFlags(whole.ok.status.0 & StatusFlags::LASTING.0);
         let is_as_before = status == self.status
@@ -186,11 +375,13 @@ impl Session {
         cells.requests[0].increment();
         cells.bytes_received.add(answer.len() as u64);
         cells.bytes_sent.add(incoming.packet_bytes() as u64);
-        let listener = self.slot.current();
-        count_reason(&listener, self.worker.number, verdict.reason);
-        // A reload may have changed it.
-        let access = listener.shared.config.mysql().map(|mysql| mysql.access);
-        self.facts.access = split_access(access.unwrap_or(MysqlAccess::ReadWrite));
+        {
+            let listener = self.slot.look();
+            count_reason(&listener, self.worker.number, verdict.reason);
+            // A reload may have changed it.
+            let access = listener.shared.config.mysql().map(|mysql| mysql.access);
+            self.facts.access = split_access(access.unwrap_or(MysqlAccess::ReadWrite));
+        }
         let is_read = verdict.kind == StatementKind::Select && whole.has_rows;
         self.here |= ReadsBack::WARNINGS.and(ReadsBack::ROW_COUNT);
         if is_read {
@@ -198,31 +389,27 @@ impl Session {
         }
         (self.held, self.has_left_rows) = (ReadsBack::NONE, is_read);
         (self.is_without_warnings, self.refused) = (true, None);
-        if let Some(id) = statement.executes {
+        if let Some(id) = running.executes {
             self.statements.keep_types(id, true);
         }
-        self.consume(incoming.packet_bytes());
         if !self.keeps_connection() {
             self.leave();
         }
         true
     }
 
-    async fn send_answer(&mut self, answer: &Buffer) -> Result<(), End> {
-        let bytes = answer.filled();
-        let sent = match self.stream.poll_send(&mut Context::from_waker(Waker::noop()), bytes) {
+    /// Sends an answer; `Some` is what the client has not taken of it yet.
+    #[inline]
+    fn send_answer(&mut self, answer: &[u8]) -> Result<Option<Vec<u8>>, Box<Otherwise>> {
+        let sent = match self.stream.poll_send(&mut Context::from_waker(Waker::noop()), answer) {
             Poll::Ready(Ok(count)) => count,
-            Poll::Ready(Err(_)) => return Err(End::ClientClosed),
+            Poll::Ready(Err(_)) => return Err(Box::new(Otherwise::Over(End::ClientClosed))),
             Poll::Pending => 0,
         };
         self.note_sent(sent as u64);
-        match bytes.get(sent..).filter(|rest| !rest.is_empty()) {
-            None => {
-                self.is_now_fresh = true;
-                Ok(())
-            }
-            Some(rest) => self.send_behind(self.now, rest).await,
-        }
+        let unsent = answer.get(sent..).filter(|rest| !rest.is_empty());
+        self.is_now_fresh = unsent.is_none();
+        Ok(unsent.map(<[u8]>::to_vec))
     }
 }
 

@@ -18,7 +18,6 @@ use weir_state::hidden;
 use weir_stats::table::End;
 
 use super::acquire::Whose;
-use super::at_once::Statement;
 use super::confirm::Confirming;
 use super::failure::{self, Refusal};
 use super::fitting::CollationTold;
@@ -44,31 +43,22 @@ pub enum BehindLoss {
 }
 
 impl Session {
-    /// Serves a COM_QUERY that is whole, if no transaction was lost. Most commands are such.
+    /// Runs a COM_QUERY.
     ///
     /// # Errors
     /// How the session ends.
-    pub async fn query(&mut self, incoming: Incoming) -> Result<(), End> {
-        let verdict = self.judge_query(&incoming);
-        if self.is_common(&incoming, &verdict) {
-            let statement =
-                Statement { incoming, command: ClientCommand::Query, verdict: &verdict, executes: None };
-            if let Some(done) = self.run_at_once(&statement, None).await {
-                return done;
-            }
-        }
-        self.run_query(incoming, verdict).await
-    }
-
-    /// Runs the text of a COM_QUERY.
-    async fn run_query(&mut self, incoming: Incoming, verdict: StatementVerdict) -> Result<(), End> {
-        let command = ClientCommand::Query;
-        let running =
-            Running { incoming, command, verdict, prepares: None, executes: None, asks_cursor: false };
-        match verdict.kill.filter(|_| incoming.is_whole) {
+    pub async fn run_query(&mut self, running: Running<'_>) -> Result<(), End> {
+        match running.verdict.kill.filter(|_| running.incoming.is_whole) {
             Some(target) => Box::pin(self.run_kill(running, target.id)).await,
             None => self.run_statement(running).await,
         }
+    }
+
+    /// Classifies a COM_QUERY.
+    #[inline]
+    pub fn query_of(&self, incoming: Incoming) -> Running<'static> {
+        let (command, verdict) = (ClientCommand::Query, self.judge_query(&incoming));
+        Running { incoming, command, verdict, prepares: None, executes: None, asks_cursor: false }
     }
 
     /// Serves one command, other than COM_STMT_EXECUTE ([`Self::execute`]).
@@ -104,10 +94,7 @@ impl Session {
         }
         match command {
             ClientCommand::Quit => Err(End::Done),
-            ClientCommand::Query => {
-                let verdict = self.judge_query(&incoming);
-                self.run_query(incoming, verdict).await
-            }
+            ClientCommand::Query => self.run_query(self.query_of(incoming)).await,
             ClientCommand::StmtPrepare => Box::pin(self.prepare(incoming)).await,
             ClientCommand::StmtSendLongData => Box::pin(self.send_long_data(incoming)).await,
             ClientCommand::StmtClose => self.close_statement(incoming).await,

@@ -14,7 +14,6 @@ use weir_mysql::{
 use weir_stats::table::End;
 
 use super::acquire::Attached;
-use super::at_once::{Execution, Statement};
 use super::attach::ServerError;
 use super::failure::{self, Refusal};
 use super::own;
@@ -85,12 +84,20 @@ impl Session {
 
     /// Executes a prepared statement.
     pub async fn execute(&mut self, incoming: Incoming) -> Result<(), End> {
-        let id = statement_id(self.payload(&incoming)).unwrap_or_default();
+        let execution = self.execution_of(&incoming);
+        self.run_execution(incoming, execution).await
+    }
+
+    /// Reads and classifies a COM_STMT_EXECUTE.
+    pub fn execution_of(
+        &mut self,
+        incoming: &Incoming,
+    ) -> Result<(Running<'static>, Box<Execution>), NotExecuted> {
+        let id = statement_id(self.payload(incoming)).unwrap_or_default();
         self.statements.keep_apart(id);
         let capabilities = self.kind.capabilities;
         let Some(statement) = self.statements.get_mut(id) else {
-            let refusal = Refusal::unknown_statement(id);
-            return self.refuse_command(&incoming, refusal).await;
+            return Err(NotExecuted::unread(Refusal::unknown_statement(id)));
         };
         let parameter_count = statement.parameter_count;
         let received = self.buffer.as_ref().map_or(&[][..], |buffer| buffer.filled());
@@ -98,11 +105,11 @@ impl Session {
             received.get(HEADER_BYTES..incoming.packet_bytes().min(received.len())).unwrap_or_default();
         let Ok(parts) = ExecuteParts::parse(payload, parameter_count, capabilities) else {
             let error = ServerError::new(ER_MALFORMED_PACKET, *b"HY000", "Malformed communication packet");
-            return self.refuse_command(&incoming, Refusal::of_server(error)).await;
+            return Err(NotExecuted::unread(Refusal::of_server(error)));
         };
         if std::mem::take(&mut statement.has_lost_piece) {
             let refusal = Refusal::not_known_any_more("a piece of a value");
-            return self.refuse_execution(&incoming, id, refusal).await;
+            return Err(NotExecuted { id: Some(id), refusal });
         }
         let lacks_types = parts.types_follow.is_some_and(|(_, follow)| !follow) && statement.types.is_empty();
         if lacks_types {
@@ -117,50 +124,44 @@ impl Session {
             0 => away_from_replicas(verdict, RouteReason::OtherSchema).under(&self.facts),
             _ => bound_to_its_connection(verdict, &self.facts),
         };
-        let Some(front) = front_of(&incoming, received, &parts, statement) else {
-            return self.refuse_command(&incoming, Refusal::types_not_named()).await;
+        let Some(front) = front_of(incoming, received, &parts, statement) else {
+            return Err(NotExecuted::unread(Refusal::types_not_named()));
         };
         if std::mem::take(&mut self.has_lost_transaction) {
             let refusal = Refusal::of_server(failure::rolled_back());
-            return self.refuse_execution(&incoming, id, refusal).await;
-        }
-        if verdict.kill.is_some()
-            && let Some(done) = Box::pin(self.kill_by_execution(incoming, id, &verdict)).await
-        {
-            return done;
+            return Err(NotExecuted { id: Some(id), refusal });
         }
         let running = Running {
-            incoming,
+            incoming: *incoming,
             command: ClientCommand::StmtExecute,
             verdict,
             prepares: None,
             executes: Some(id),
             asks_cursor: parts.flags & ANY_CURSOR != 0,
         };
-        self.run_execution(&running, id, Prepared { text, front, lacks_types }).await
+        Ok((running, Box::new(Execution { id, text, front, lacks_types })))
     }
 
-    /// Runs an execution, which names the statement `id` of the client.
-    async fn run_execution(&mut self, running: &Running<'_>, id: u32, of: Prepared) -> Result<(), End> {
-        let Prepared { text, front: Front { bytes: mut front, replaced, is_reframed }, lacks_types } = of;
-        let incoming = &running.incoming;
-        if !running.asks_cursor && !is_reframed && self.is_common(incoming, &running.verdict) {
-            let front_bytes = front.len();
-            front.extend_from_slice(
-                self.received().get(replaced..incoming.packet_bytes()).unwrap_or_default(),
-            );
-            let execution = Execution { text: &text, command: &mut front };
-            let statement = Statement {
-                incoming: *incoming,
-                command: running.command,
-                verdict: &running.verdict,
-                executes: running.executes,
-            };
-            if let Some(done) = self.run_at_once(&statement, Some(execution)).await {
-                return done;
+    /// Runs an execution as it was read, or refuses it.
+    pub async fn run_execution(
+        &mut self,
+        incoming: Incoming,
+        execution: Result<(Running<'static>, Box<Execution>), NotExecuted>,
+    ) -> Result<(), End> {
+        let (running, execution) = match execution {
+            Ok(execution) => execution,
+            Err(NotExecuted { id: Some(id), refusal }) => {
+                return self.refuse_execution(&incoming, id, refusal).await;
             }
-            front.truncate(front_bytes);
+            Err(NotExecuted { id: None, refusal }) => return self.refuse_command(&incoming, refusal).await,
+        };
+        let Execution { id, text, mut front, lacks_types } = *execution;
+        if running.verdict.kill.is_some()
+            && let Some(done) = Box::pin(self.kill_by_execution(incoming, id, &running.verdict)).await
+        {
+            return done;
         }
+        let (running, incoming) = (&running, &incoming);
         let mut losses = Losses::default();
         if self.unfinished.sent.is_some()
             && let Attempted::Answered(_) = self.attempt(running, Beginning::default(), &mut losses).await?
@@ -185,10 +186,9 @@ impl Session {
                 Err(None) if losses.add() => continue,
                 Err(None) => return Err(End::BackendClosed),
             };
-            if let Some(payload) = front.get_mut(HEADER_BYTES..) {
-                set_statement_id(payload, on_server).ok();
-            }
-            let beginning = Beginning { replaced, by: &front, is_reframed };
+            front.complete(on_server, b"");
+            let beginning =
+                Beginning { replaced: front.replaced, by: &front.bytes, is_reframed: front.is_reframed };
             if let Attempted::Answered(_) = self.attempt(running, beginning, &mut losses).await? {
                 return Ok(());
             }
@@ -349,23 +349,61 @@ impl Session {
     }
 }
 
-/// A statement to be executed.
-struct Prepared {
-    text: Rc<StatementText>,
-    front: Front,
+/// An execution of a prepared statement.
+pub struct Execution {
+    /// The client's id of the statement.
+    id: u32,
+    pub text: Rc<StatementText>,
+    pub front: Front,
     /// Whether neither this execution nor one before has named the types of its values.
     lacks_types: bool,
+}
+
+/// Why an execution is refused before any server is asked.
+pub struct NotExecuted {
+    /// The client's id of the statement, if the types of its values were read.
+    id: Option<u32>,
+    refusal: Refusal,
+}
+
+impl NotExecuted {
+    fn unread(refusal: Refusal) -> NotExecuted {
+        NotExecuted { id: None, refusal }
+    }
 }
 
 /// The length (bytes) that few executions exceed, with the types of their values.
 const USUAL_EXECUTION_BYTES: usize = 128;
 
 /// The bytes that replace the beginning of an execution.
-struct Front {
-    bytes: Vec<u8>,
+pub struct Front {
+    pub bytes: Vec<u8>,
     /// As in [`Beginning`].
-    replaced: usize,
-    is_reframed: bool,
+    pub replaced: usize,
+    pub is_reframed: bool,
+    /// Bytes, without those of [`Self::complete`].
+    front_bytes: usize,
+}
+
+impl Front {
+    fn new(bytes: Vec<u8>, replaced: usize, is_reframed: bool) -> Front {
+        let front_bytes = bytes.len();
+        Front { bytes, replaced, is_reframed, front_bytes }
+    }
+
+    /// Fills in the server's id of the statement, and appends what is `behind` in the command. False if there
+    /// is no place for the id.
+    pub fn complete(&mut self, on_server: u32, behind: &[u8]) -> bool {
+        let payload = self.bytes.get_mut(HEADER_BYTES..);
+        let is_set = payload.is_some_and(|payload| set_statement_id(payload, on_server).is_ok());
+        self.bytes.extend_from_slice(behind);
+        is_set
+    }
+
+    /// Removes what [`Self::complete`] appended.
+    pub fn uncomplete(&mut self) {
+        self.bytes.truncate(self.front_bytes);
+    }
 }
 
 /// The bytes that replace the beginning of an execution, up to the statement id, which is filled in later
@@ -394,7 +432,7 @@ fn front_of(
             if let Some(place) = front.first_chunk_mut::<HEADER_BYTES>() {
                 *place = header.to_bytes();
             }
-            return Some(Front { bytes: front, replaced: HEADER_BYTES + flag_at + 1, is_reframed });
+            return Some(Front::new(front, HEADER_BYTES + flag_at + 1, is_reframed));
         }
         Some((_, true)) => {
             let payload = received.get(HEADER_BYTES..).unwrap_or_default();
@@ -406,7 +444,7 @@ fn front_of(
     }
     front.extend_from_slice(received.get(..HEADER_BYTES + STATEMENT_ID.end).unwrap_or_default());
     let replaced = front.len();
-    Some(Front { bytes: front, replaced, is_reframed: false })
+    Some(Front::new(front, replaced, false))
 }
 
 /// A read that binds the session to its connection for a while. It goes to the primary, because writes may

@@ -278,15 +278,23 @@ impl IdleServers {
         }
     }
 
-    /// Keeps a connection, if it is at rest and its state is known.
-    pub fn keep(&self, backend: &WorkerBackend, mut server: Box<ServerConnection>, now: Duration, most: u32) {
-        server.gtids = None;
+    /// Keeps a connection, if it is at rest and its state is known. Returns its new stamp.
+    pub fn keep(
+        &self,
+        backend: &WorkerBackend,
+        mut server: Box<ServerConnection>,
+        now: Duration,
+        most: u32,
+    ) -> u64 {
+        let stamp = next_stamp();
+        (server.stamp, server.gtids) = (stamp, None);
         let mut idle = self.idle.borrow_mut();
         let is_known = server.is_at_rest && !server.is_untold && !server.is_unknown;
         let is_kept = is_known && server.connection.moves() == backend.shared.resolved.moves();
         if is_kept && !backend.shared.balance.has_left() && idle.len() < most as usize {
             idle.push(IdleServer { server, since: now });
         }
+        stamp
     }
 
     /// Whether the server is known to have executed these GTIDs.
@@ -324,6 +332,16 @@ impl IdleServers {
     pub fn forget(&self, account: &Account) {
         self.idle.borrow_mut().retain(|idle| *idle.server.kind.account != *account);
     }
+}
+
+/// A stamp that no connection of this thread has had. Other threads never get its connections.
+fn next_stamp() -> u64 {
+    thread_local! {
+        static LAST: Cell<u64> = const { Cell::new(0) };
+    }
+    let stamp = LAST.get() + 1;
+    LAST.set(stamp);
+    stamp
 }
 
 /// How far a connection's state is from the wanted one; 0 means that they are equal.

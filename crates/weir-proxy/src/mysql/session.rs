@@ -4,7 +4,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use weir_balance::WantedRole;
@@ -24,6 +24,7 @@ use weir_mysql::{LeftBehind, OpenTransaction, ReadsBack, SessionFacts, SplitAcce
 use weir_stats::table::End;
 
 use super::acquire::Attached;
+use super::at_once::{AtOnce, Otherwise};
 use super::attach::ServerError;
 use super::compress;
 use super::failure::Refusal;
@@ -51,9 +52,9 @@ pub const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
 /// be sent again. A larger one is forwarded as it arrives, and is treated as if it could do anything.
 const KEPT_BYTES: usize = 1 << 20;
 /// The command byte of COM_QUERY.
-const QUERY: u8 = ClientCommand::Query.byte();
+pub const QUERY: u8 = ClientCommand::Query.byte();
 /// The command byte of COM_STMT_EXECUTE.
-const EXECUTE: u8 = ClientCommand::StmtExecute.byte();
+pub const EXECUTE: u8 = ClientCommand::StmtExecute.byte();
 /// How much of a larger COM_STMT_EXECUTE is read before it is forwarded (bytes): room for the NULL bitmap and
 /// types of 65,535 values, and for attributes.
 const EXECUTE_FRONT_BYTES: usize = 256 << 10;
@@ -147,7 +148,8 @@ impl Incoming {
     }
 
     /// The command at the front of `received`; `None` while too little has arrived.
-    fn of(received: &[u8]) -> Option<Incoming> {
+    #[inline]
+    pub fn of(received: &[u8]) -> Option<Incoming> {
         let header = PacketHeader::parse(*received.first_chunk()?);
         let command = received.get(HEADER_BYTES).copied().filter(|_| header.payload_bytes > 0);
         if command.is_none() && header.payload_bytes > 0 {
@@ -163,18 +165,28 @@ impl Session {
     /// Serves commands until the session ends.
     pub async fn run(&mut self) -> End {
         loop {
-            let incoming = match self.next_command().await {
-                Ok(incoming) => incoming,
-                Err(end) => return self.tell_what_broke(end).await,
-            };
-            let served = match incoming.command {
-                Some(QUERY) if incoming.is_whole && !self.has_lost_transaction => self.query(incoming).await,
-                Some(EXECUTE) => self.execute(incoming).await,
-                _ => self.serve(incoming).await,
+            let mut at_once = AtOnce::default();
+            let otherwise = poll_fn(|context| self.poll_at_once(context, &mut at_once)).await;
+            let served = match *otherwise {
+                Otherwise::Waited(wait) => self.end_wait(wait).await,
+                Otherwise::Received => self.serve_next().await,
+                Otherwise::Query(running) => self.run_query(running).await,
+                Otherwise::Execution(incoming, execution) => self.run_execution(incoming, execution).await,
+                Otherwise::Unsent(rest) => self.send_behind(self.now, &rest).await,
+                Otherwise::Over(end) => Err(end),
             };
             if let Err(end) = served {
                 return self.tell_what_broke(end).await;
             }
+        }
+    }
+
+    /// Serves the command whose beginning was received.
+    async fn serve_next(&mut self) -> Result<(), End> {
+        let incoming = self.next_command().await?;
+        match incoming.command {
+            Some(EXECUTE) => self.execute(incoming).await,
+            _ => self.serve(incoming).await,
         }
     }
 
@@ -202,7 +214,7 @@ impl Session {
 
     /// The listener's pool; `None` if a reload has left it without one.
     pub fn pool(&self) -> Option<Rc<WorkerPool>> {
-        let listener = self.slot.current();
+        let listener = self.slot.look();
         listener.pools.get(listener.compiled.routes.default_pool()?).cloned()
     }
 
@@ -228,8 +240,7 @@ impl Session {
                 let enough = if incoming.command == Some(EXECUTE) { EXECUTE_FRONT_BYTES } else { LARGE };
                 let is_too_long = incoming.packet_bytes() > KEPT_BYTES && self.received().len() >= enough;
                 if incoming.is_whole || is_too_long {
-                    (self.now, self.is_now_fresh) = (clock::now(), false);
-                    self.deadline.set_idle(None);
+                    self.begin_command();
                     return Ok(incoming);
                 }
                 self.grow(&incoming)?;
@@ -251,8 +262,15 @@ impl Session {
         }
     }
 
+    /// Notes that the session is not idle any more, and since when.
+    #[inline]
+    pub fn begin_command(&mut self) {
+        (self.now, self.is_now_fresh) = (clock::now(), false);
+        self.deadline.set_idle(None);
+    }
+
     /// How a session ends when its client has gone: normally, if nothing was under way.
-    fn client_left(&self) -> End {
+    pub fn client_left(&self) -> End {
         if self.attached.is_none() && self.buffer.is_none() { End::Done } else { End::ClientClosed }
     }
 
@@ -270,84 +288,101 @@ impl Session {
         Ok(())
     }
 
-    fn note_received(&mut self, count: usize) {
+    #[inline]
+    pub fn note_received(&mut self, count: usize) {
         self.report.from_client += count as u64;
-        self.listener().shared.cells.of(self.worker.number).bytes_received.add(count as u64);
+        self.slot.look().shared.cells.of(self.worker.number).bytes_received.add(count as u64);
     }
 
-    /// Waits until the client sends something. Meanwhile it gives back a connection that is only held for a
-    /// possible question of the next statement. A session without a connection may be shed.
+    /// Waits until the client sends something.
     async fn wait_for_client(&mut self) -> Result<(), End> {
         loop {
-            let now = if std::mem::take(&mut self.is_now_fresh) { self.now } else { clock::now() };
-            self.now = now;
-            let is_between = self.buffer.is_none();
-            let idle = match is_between {
-                true => {
-                    let most = self.listener().shared.config.timeout.client_idle;
-                    self.longest_idle.map_or(most, |asked| asked.min(most))
-                }
-                false => CLIENT_PATIENCE,
-            };
-            let is_holding = is_between && self.is_only_holding();
-            let until = now + if is_holding { HOLD } else { idle };
-            self.deadline.set(until);
-            self.deadline.set_idle((is_between && self.attached.is_none()).then_some(now));
-            match self.client_speaks().await {
+            self.begin_wait();
+            match poll_fn(|context| self.poll_client(context)).await {
                 Wait::Speaks => return Ok(()),
-                Wait::Killed => return Err(End::Killed),
-                // The client gets the error with its next statement: nothing of the transaction was
-                // committed.
-                Wait::ServerLeft if self.is_transaction_alone() => self.lose_transaction(),
-                // It was only kept for a question that may never come.
-                Wait::ServerLeft if self.is_only_holding() => {
-                    self.killable.note(None);
-                    (self.attached, self.left_at) = (None, None);
-                }
-                Wait::ServerLeft => return Err(self.tell_server_left().await),
-                Wait::Drained => return Err(self.refuse_and_end(Refusal::draining()).await),
-                Wait::Shed => return Err(self.refuse_and_end(Refusal::draining()).await),
-                Wait::Overtime if is_holding => self.release_held().await,
-                Wait::Overtime if is_between => return Err(self.refuse_and_end(Refusal::idle()).await),
-                Wait::Overtime => return Err(End::ClientBody),
+                wait => self.end_wait(wait).await?,
             }
         }
     }
 
-    async fn client_speaks(&mut self) -> Wait {
-        let is_at_boundary = self.buffer.is_none() && self.attached.is_none();
-        let Session { stream, attached, deadline, slot, killable, worker, .. } = self;
-        poll_fn(|context| {
-            if killable.is_killed() {
-                return Poll::Ready(Wait::Killed);
+    /// Begins a wait for the client. A connection that is only held for a possible question of the next
+    /// statement is given back after a while. A session without a connection may be shed.
+    #[inline]
+    pub fn begin_wait(&mut self) {
+        let now = if std::mem::take(&mut self.is_now_fresh) { self.now } else { clock::now() };
+        self.now = now;
+        let is_between = self.buffer.is_none();
+        let longest = match is_between {
+            true if self.is_only_holding() => HOLD,
+            true => {
+                let most = self.slot.look().shared.config.timeout.client_idle;
+                self.longest_idle.map_or(most, |asked| asked.min(most))
             }
-            if let Some(until) = cut_off_at(worker, slot, attached.as_ref()) {
-                // The deadline also applies to a client that always has another statement.
-                if until <= clock::now() {
-                    return Poll::Ready(Wait::Drained);
-                }
-                deadline.no_later_than(until);
+            false => CLIENT_PATIENCE,
+        };
+        self.deadline.set(now + longest);
+        self.deadline.set_idle((is_between && self.attached.is_none()).then_some(now));
+    }
+
+    /// Handles the end of a wait. Err is the end of the session.
+    async fn end_wait(&mut self, wait: Wait) -> Result<(), End> {
+        let is_between = self.buffer.is_none();
+        match wait {
+            Wait::Speaks => {}
+            Wait::Killed => return Err(End::Killed),
+            // The client gets the error with its next statement: nothing of the transaction was committed.
+            Wait::ServerLeft if self.is_transaction_alone() => self.lose_transaction(),
+            // It was only kept for a question that may never come.
+            Wait::ServerLeft if self.is_only_holding() => {
+                self.killable.note(None);
+                (self.attached, self.left_at) = (None, None);
             }
-            if stream.poll_readable(context).is_ready() {
-                return Poll::Ready(Wait::Speaks);
-            }
-            if let Some(attached) = attached
-                && !matches!(attached.server.connection.poll_present(context), Ok(Sight::Quiet))
-            {
+            Wait::ServerLeft => return Err(self.tell_server_left().await),
+            Wait::Drained | Wait::Shed => return Err(self.refuse_and_end(Refusal::draining()).await),
+            Wait::Overtime if is_between && self.is_only_holding() => self.release_held().await,
+            Wait::Overtime if is_between => return Err(self.refuse_and_end(Refusal::idle()).await),
+            Wait::Overtime => return Err(End::ClientBody),
+        }
+        Ok(())
+    }
+
+    /// Why a wait for the client ends whatever the client does: it was killed, or cut off by a drain.
+    #[inline]
+    pub fn is_stopped(&mut self) -> Option<Wait> {
+        if self.killable.is_killed() {
+            return Some(Wait::Killed);
+        }
+        let until = cut_off_at(&self.worker, &self.slot, self.attached.as_ref())?;
+        // The deadline also applies to a client that always has another statement.
+        if until <= clock::now() {
+            return Some(Wait::Drained);
+        }
+        self.deadline.no_later_than(until);
+        None
+    }
+
+    /// Ready once the client sends something, or the wait for it ends.
+    pub fn poll_client(&mut self, context: &mut Context<'_>) -> Poll<Wait> {
+        if let Some(wait) = self.is_stopped() {
+            return Poll::Ready(wait);
+        }
+        if self.stream.poll_readable(context).is_ready() {
+            return Poll::Ready(Wait::Speaks);
+        }
+        if let Some(attached) = &mut self.attached {
+            if !matches!(attached.server.connection.poll_present(context), Ok(Sight::Quiet)) {
                 return Poll::Ready(Wait::ServerLeft);
             }
-            if is_at_boundary && slot.draining_until().is_some() {
-                return Poll::Ready(Wait::Drained);
-            }
-            if deadline.has_passed() {
-                return Poll::Ready(Wait::Overtime);
-            }
-            if deadline.is_shed() {
-                return Poll::Ready(Wait::Shed);
-            }
-            Poll::Pending
-        })
-        .await
+        } else if self.buffer.is_none() && self.slot.draining_until().is_some() {
+            return Poll::Ready(Wait::Drained);
+        }
+        if self.deadline.has_passed() {
+            return Poll::Ready(Wait::Overtime);
+        }
+        if self.deadline.is_shed() {
+            return Poll::Ready(Wait::Shed);
+        }
+        Poll::Pending
     }
 
     /// Whether the only session state on its connection is a transaction.
@@ -413,9 +448,10 @@ impl Session {
     }
 
     /// Counts bytes that the client has taken.
+    #[inline]
     pub fn note_sent(&mut self, count: u64) {
         self.report.to_client += count;
-        self.listener().shared.cells.of(self.worker.number).bytes_sent.add(count);
+        self.slot.look().shared.cells.of(self.worker.number).bytes_sent.add(count);
     }
 
     /// Answers with an OK packet that has only the session's status.
@@ -512,7 +548,7 @@ impl Session {
 }
 
 /// How a wait for the client ended.
-enum Wait {
+pub enum Wait {
     Speaks,
     Killed,
     ServerLeft,
