@@ -97,6 +97,27 @@ fn a_lock_behind_a_view_or_a_trigger_is_found_on_the_servers() {
 }
 
 #[test]
+fn the_name_of_a_view_writes_no_line_of_its_own_into_a_status_or_a_log() {
+    let pair = Pair::start("named-badly");
+    make(&pair, "badly");
+    let mut root = pair.primary.root();
+    root.does("USE shop");
+    root.does("CREATE VIEW `v\n  failover at never\u{1b}[31m` AS SELECT takes_badly('badly') AS taken");
+    pair.replica.has_all_of(&pair.primary);
+    let watched = BEFORE_PAIR.replace("topology = \"static\"", "topology = \"replication\"\nuser = \"app\"");
+    let weir = Setup::of(&watched).with("primary", pair.primary.address);
+    let weir = weir.with("replica", pair.replica.address).start();
+    let said = until("it is found", || {
+        let said = weir.command(&["status"]).succeeded().to_owned();
+        said.contains("failover at never").then_some(said)
+    });
+    let line = said.lines().find(|line| line.contains("stored code with locks")).unwrap_or_default();
+    assert!(line.contains("failover at never") && !said.contains('\u{1b}'), "{said}");
+    let logged = weir.stderr();
+    assert!(!logged.lines().any(|line| line.starts_with("  failover at never")), "{logged}");
+}
+
+#[test]
 fn a_lock_that_is_taken_where_no_select_stands_before_it_is_its_sessions_own() {
     let pair = pair();
     let mut root = pair.primary.root();

@@ -8,6 +8,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::time::{sleep, timeout};
 use weir_balance::Role;
 use weir_mysql::hidden::HiddenSearch;
+use weir_mysql::outcome::printable;
 use weir_state::{Backend, Pool};
 
 use super::client::{LoginAs, MysqlClient};
@@ -35,8 +36,8 @@ pub(super) async fn search(pool: Arc<Pool>, manner: Manner, seen: Arc<PoolSeen>)
         match searched.unwrap_or_else(|_| Err(format!("not done within {LONGEST:?}"))) {
             Ok(search) => {
                 let names = search.into_names();
-                let mut shown: Vec<String> =
-                    names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+                // Whoever may create a view chooses its name, which could hold lines of its own.
+                let mut shown: Vec<String> = names.iter().map(|name| printable(name)).collect();
                 shown.sort();
                 if !shown.is_empty() && pool.hidden.is_empty() {
                     tracing::info!(
