@@ -9,6 +9,9 @@ use crate::accounts::LONGEST_NAME_BYTES;
 use crate::files::{self, LoadError};
 use crate::password::{LONGEST_BYTES, Password};
 
+/// U+FEFF in UTF-8, at the beginning of a file.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// The accounts in a file.
 pub struct AccountFile {
     by_name: HashMap<Box<[u8]>, Password>,
@@ -16,29 +19,33 @@ pub struct AccountFile {
 }
 
 impl AccountFile {
-    /// Reads a file. Empty lines and those that begin with `#` are ignored; a name ends at the first colon,
-    /// and everything after it is the password.
+    /// Reads a file. A name ends at the first colon, and everything after it is the password. Empty lines and
+    /// those that begin with `#` are ignored, and so is a byte order mark, which some editors write: with it,
+    /// the first account would have a name that no client logs in with.
     ///
     /// # Errors
     /// The file can't be read, others than its owner may read it, or a line has no account, or one that was
     /// already there.
     pub fn load(file: &Path) -> Result<AccountFile, LoadError> {
-        files::refuse_if_others_may_read(file)?;
-        let bytes = Zeroizing::new(files::read(file)?);
+        let bytes = Zeroizing::new(files::read_private(file, "expected `user:password` on each line")?);
         let mut by_name = HashMap::new();
-        for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
+        let text = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&bytes);
+        for (number, line) in (1..).zip(text.split(|byte| *byte == b'\n')) {
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             if line.is_empty() || line.starts_with(b"#") {
                 continue;
             }
             // The line contains a secret, so it is not part of an error.
             let wrong = |what: &str| LoadError::new(file, format!("line {number} {what}"));
+            if line.contains(&0) {
+                return Err(wrong("has a NUL; expected text, `user:password`, not in UTF-16"));
+            }
             let colon = line.iter().position(|byte| *byte == b':');
             let (user, rest) = line.split_at_checked(colon.unwrap_or(line.len())).unwrap_or((line, b""));
             let Some(password) = rest.strip_prefix(b":") else {
                 return Err(wrong("has no colon; expected `user:password`"));
             };
-            if user.is_empty() || user.len() > LONGEST_NAME_BYTES || line.contains(&0) {
+            if user.is_empty() || user.len() > LONGEST_NAME_BYTES {
                 return Err(wrong("has no user name of 1 to 32 characters; expected `user:password`"));
             }
             let password = Password::new(password)
@@ -91,11 +98,43 @@ mod tests {
     }
 
     #[test]
+    fn a_byte_order_mark_is_no_part_of_the_first_name() {
+        let file = of(b"\xef\xbb\xbfapp:sesame\r\n", 0o600).unwrap();
+        assert_eq!(file.find(b"app").map(Password::bytes), Some(&b"sesame"[..]));
+        assert!(of(b"\xef\xbb\xbf# ours\napp:sesame", 0o600).unwrap().find(b"app").is_some());
+    }
+
+    #[test]
+    fn what_is_no_file_of_accounts_is_told_and_not_waited_for() {
+        let folder = std::env::temp_dir().join(format!("weir-account-files-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let reason = |name: &str| AccountFile::load(&folder.join(name)).err().unwrap().reason;
+        let fifo = std::process::Command::new("mkfifo").args(["-m", "600"]).arg(folder.join("fifo")).status();
+        assert!(fifo.unwrap().success());
+        assert!(reason("fifo").contains("no regular file"));
+        assert!(reason(".").contains("no regular file"));
+        let private = std::fs::Permissions::from_mode(0o600);
+        let large = std::fs::File::create(folder.join("large")).unwrap();
+        large.set_permissions(private).unwrap();
+        large.set_len(1 << 30).unwrap();
+        let large = reason("large");
+        std::fs::write(folder.join("open"), "a:b").unwrap();
+        std::fs::set_permissions(folder.join("open"), std::fs::Permissions::from_mode(0o640)).unwrap();
+        std::os::unix::fs::symlink("open", folder.join("link")).unwrap();
+        let link = reason("link");
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(large.contains("longer than") && large.contains("user:password"), "{large}");
+        assert!(link.contains("may be read by others"), "{link}");
+    }
+
+    #[test]
     fn an_error_says_the_line_and_not_what_stands_there() {
         for (contents, expected) in [
             (&b"a:b\nsesame\n"[..], "line 2 has no colon"),
             (b":sesame", "line 1 has no user name"),
             (b"a:sesame\na:sesame1", "line 2 has a user who stands before"),
+            (b"a:sesame\nb:ses\0ame", "line 2 has a NUL"),
+            (b"\xff\xfea\0:\0s\0e\0s\0a\0m\0e\0", "line 1 has a NUL"),
         ] {
             let reason = of(contents, 0o600).err().unwrap();
             assert!(reason.starts_with(expected) && !reason.contains("sesame"), "{reason}");

@@ -1,6 +1,6 @@
 //! Reads the files that a config names.
 
-use std::fs::OpenOptions;
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::Read as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -62,8 +62,14 @@ pub fn why_unread(file: &Path, error: &io::Error) -> String {
 /// # Errors
 /// It can't be read, or is not a regular file.
 pub fn read_regular(file: &Path, most: u64) -> io::Result<Vec<u8>> {
-    let regular = |found: std::fs::Metadata| match found.is_file() {
-        true => Ok(()),
+    let (opened, bytes_now) = open_regular(file).map(|(opened, found)| (opened, found.len()))?;
+    read_open(opened, bytes_now, most)
+}
+
+/// Opens a regular file as [`read_regular`] does, and gives what is known of it.
+fn open_regular(file: &Path) -> io::Result<(File, Metadata)> {
+    let regular = |found: Metadata| match found.is_file() {
+        true => Ok(found),
         false => Err(io::Error::other("it is no regular file")),
     };
     // Checked before opening, since opening a device can have effects; and again afterwards, since the path
@@ -71,8 +77,15 @@ pub fn read_regular(file: &Path, most: u64) -> io::Result<Vec<u8>> {
     regular(std::fs::metadata(file)?)?;
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let opened = OpenOptions::new().read(true).custom_flags(flags).open(file)?;
-    regular(opened.metadata()?)?;
-    let mut bytes = Vec::new();
+    let found = regular(opened.metadata()?)?;
+    Ok((opened, found))
+}
+
+/// The first `most` bytes of an open file of about `bytes_now` bytes. There is room for them from the
+/// beginning: a vector that grows would leave copies of a secret behind, which nobody wipes.
+fn read_open(opened: File, bytes_now: u64, most: u64) -> io::Result<Vec<u8>> {
+    let room = bytes_now.saturating_add(1).min(most).min(FILE_BYTES + 1);
+    let mut bytes = Vec::with_capacity(room as usize);
     opened.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
@@ -84,10 +97,22 @@ pub(crate) fn unread(file: &Path, error: &io::Error) -> LoadError {
 
 /// The whole file.
 pub(crate) fn read(file: &Path) -> Result<Vec<u8>, LoadError> {
-    match read_regular(file, FILE_BYTES + 1) {
+    whole(file, read_regular(file, FILE_BYTES + 1), "expected PEM")
+}
+
+/// The whole of a file that only its owner may read; `expected` says what it should be. The file whose mode
+/// is judged is the one that is read, also where another one is put into its place meanwhile.
+pub(crate) fn read_private(file: &Path, expected: &str) -> Result<Vec<u8>, LoadError> {
+    let (opened, found) = open_regular(file).map_err(|error| unread(file, &error))?;
+    refuse_mode_for_others(file, &found)?;
+    whole(file, read_open(opened, found.len(), FILE_BYTES + 1), expected)
+}
+
+fn whole(file: &Path, read: io::Result<Vec<u8>>, expected: &str) -> Result<Vec<u8>, LoadError> {
+    match read {
         Err(error) => Err(unread(file, &error)),
         Ok(bytes) if bytes.len() as u64 > FILE_BYTES => {
-            Err(LoadError::new(file, format!("is longer than {FILE_BYTES} bytes; expected PEM")))
+            Err(LoadError::new(file, format!("is longer than {FILE_BYTES} bytes; {expected}")))
         }
         Ok(bytes) => Ok(bytes),
     }
@@ -116,7 +141,10 @@ pub(crate) fn secret(file: &Path) -> Result<Vec<u8>, LoadError> {
 
 /// Refuses a file with a secret if others than its owner may read it, as ssh(1) does.
 pub(crate) fn refuse_if_others_may_read(file: &Path) -> Result<(), LoadError> {
-    let found = std::fs::metadata(file).map_err(|error| unread(file, &error))?;
+    refuse_mode_for_others(file, &std::fs::metadata(file).map_err(|error| unread(file, &error))?)
+}
+
+fn refuse_mode_for_others(file: &Path, found: &Metadata) -> Result<(), LoadError> {
     let mode = found.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
         let reason = format!("may be read by others (its mode is {mode:03o}); expected 600, by `chmod 600`");
