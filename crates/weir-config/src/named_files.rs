@@ -75,6 +75,28 @@ pub enum FileUse<'c> {
     Log(&'c Path),
 }
 
+impl FileUse<'_> {
+    /// The first of these files; `None` if there is none.
+    pub fn first(&self) -> Option<&Path> {
+        match self {
+            FileUse::AdminToken(file)
+            | FileUse::CertificateFolder(file)
+            | FileUse::Authorities(file)
+            | FileUse::StickySecret(file)
+            | FileUse::PeersSecret(file)
+            | FileUse::Password(file)
+            | FileUse::Accounts(file)
+            | FileUse::OwnKey(file)
+            | FileUse::ServerKey(file)
+            | FileUse::Log(file) => Some(file),
+            FileUse::Certificate(certificate) => Some(&certificate.cert),
+            FileUse::Clients(tls) => tls.client_ca.as_deref(),
+            FileUse::TicketKeys(files) => files.first().map(PathBuf::as_path),
+            FileUse::Backends(tls, _) => tls.ca.as_deref().or(tls.cert.as_deref()),
+        }
+    }
+}
+
 /// A problem with a file that a config names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileProblem {

@@ -29,6 +29,7 @@ pub mod own_log;
 pub mod peers;
 pub mod publish;
 pub mod reload;
+mod slow_files;
 mod store;
 pub mod tasks;
 pub mod this_host;

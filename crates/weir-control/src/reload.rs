@@ -4,7 +4,8 @@
 //! remembered until the next attempt, so that an operator who was not looking still finds them.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -12,6 +13,7 @@ use weir_config::{Checked, NamedFiles, Report, Root};
 
 use crate::config_files::{Disk, OnlyRead, read_file};
 use crate::publish::PublishError;
+use crate::slow_files::WatchedDisk;
 use crate::timestamp::Timestamp;
 
 /// Most bytes of a config file that are read; the check refuses files longer than its own, lower limit.
@@ -55,18 +57,29 @@ impl Source {
 
     /// Reads and checks.
     pub fn read(&self) -> Result<Checked, ReadError> {
-        self.read_in(&Disk)
+        self.read_in(&Disk, read_root)
+    }
+
+    /// As [`Self::read`]; meanwhile `tell` gets, on another thread, what to say of files that are waited for.
+    pub fn read_telling(&self, tell: impl Fn(String) + Send + 'static) -> Result<Checked, ReadError> {
+        let disk = WatchedDisk::telling(tell);
+        let read = |path: &Path| disk.within(&path.display().to_string(), || read_file(path, FILE_BYTES));
+        self.read_in(&disk, read)
     }
 
     /// As [`Self::read`], for code that only looks: files that only Weir itself needs are not checked.
     pub fn look(&self) -> Result<Checked, ReadError> {
-        self.read_in(&OnlyRead)
+        self.read_in(&OnlyRead, read_root)
     }
 
-    fn read_in(&self, world: &dyn NamedFiles) -> Result<Checked, ReadError> {
+    fn read_in(
+        &self,
+        world: &dyn NamedFiles,
+        read: impl Fn(&Path) -> io::Result<Vec<u8>>,
+    ) -> Result<Checked, ReadError> {
         match self {
             Source::Files(paths) => {
-                let named = read_all(paths)?;
+                let named = read_all(paths, read)?;
                 let mut roots = Vec::with_capacity(named.len());
                 for (name, bytes) in &named {
                     let text = weir_config::decode(name, bytes).map_err(ReadError::Refused)?;
@@ -82,7 +95,7 @@ impl Source {
     /// with mistakes.
     pub fn texts(&self) -> Result<Vec<String>, ReadError> {
         let Source::Files(paths) = self else { return Ok(Vec::new()) };
-        let named: Vec<(String, String)> = read_all(paths)?
+        let named: Vec<(String, String)> = read_all(paths, read_root)?
             .into_iter()
             .map(|(name, bytes)| (name, String::from_utf8_lossy(&bytes).into_owned()))
             .collect();
@@ -92,12 +105,19 @@ impl Source {
 }
 
 /// The named files, with their names as they are shown.
-fn read_all(paths: &[PathBuf]) -> Result<Vec<(String, Vec<u8>)>, ReadError> {
-    let read = |path: &PathBuf| match read_file(path, FILE_BYTES) {
+fn read_all(
+    paths: &[PathBuf],
+    read: impl Fn(&Path) -> io::Result<Vec<u8>>,
+) -> Result<Vec<(String, Vec<u8>)>, ReadError> {
+    let read = |path: &PathBuf| match read(path) {
         Ok(bytes) => Ok((path.display().to_string(), bytes)),
         Err(error) => Err(ReadError::Unreadable { path: path.clone(), error }),
     };
     paths.iter().map(read).collect()
+}
+
+fn read_root(path: &Path) -> io::Result<Vec<u8>> {
+    read_file(path, FILE_BYTES)
 }
 
 /// A config that could not be used.

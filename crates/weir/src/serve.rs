@@ -60,7 +60,8 @@ impl Plan {
 
 /// Serves until a signal ends the process.
 pub fn serve(plan: Plan) -> Result<Exit, Exit> {
-    let checked = plan.source.read().map_err(|error| Exit::refusing(&error))?;
+    let checked = plan.source.read_telling(|waits| tell!("weir: {waits}"));
+    let checked = checked.map_err(|error| Exit::refusing(&error))?;
     let (threshold, lines) = log::start(checked.config.log.level)
         .map_err(|error| Exit::Failed.saying(format!("the log's thread could not be started: {error}")))?;
     let ended = serve_checked(plan, checked, threshold);

@@ -26,3 +26,21 @@ fn while_a_reload_waits_for_a_disk_probes_and_the_admin_api_go_on() {
     weir.reaches("weir_config_generation", &[], 2.0);
     std::fs::remove_dir_all(&folder).expect("remove");
 }
+
+/// It waited without a word: nobody could tell what for.
+#[test]
+fn a_start_that_waits_for_a_disk_says_for_which_file() {
+    let backend = Backend::saying("ok");
+    let folder = std::env::temp_dir().join(format!("weir-hung-start-{}", backend.address().port()));
+    std::fs::create_dir(&folder).expect("a folder");
+    let hung = Hung::at(&folder);
+    let config = format!("[admin]\nbind = \"@admin\"\ntoken_file = \"@folder/token\"\n{ONE_POOL}");
+    let setup = Setup::of(&config).with("app", backend.address()).with("folder", folder.display());
+    let mut weir = setup.launch();
+    let said = format!("weir: waiting for {}/token: its disk, or a server of files", folder.display());
+    until("a word about the file", || weir.stderr().contains(&said).then_some(()));
+    // The file can't be read then.
+    drop(hung);
+    assert_eq!(weir.exits().code(), Some(2), "{}", weir.story());
+    std::fs::remove_dir_all(&folder).expect("remove");
+}
