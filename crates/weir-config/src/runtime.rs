@@ -29,8 +29,9 @@ table! {
             ))
             .default("3/4 of the memory this process may use")
             .restart();
-        /// Most of that budget that one client may have: an IPv4 address, or the /64 of an IPv6 address. When
-        /// memory runs short, no more than is still free.
+        /// Most of that budget that one client may have: an IPv4 address, or the /64 of an IPv6 address; all
+        /// clients of an IPv6 /48 may have twice as much together. When memory runs short, no more than is
+        /// still free.
         memory_share_per_client: f64 =
             factor(Limit::new(0.25, 0.01, 1.0, "a share of the budget: 1 lets one client have all of it"))
                 .also(&["memory_per_client", "client_memory", "client_memory_share", "memory_share"]);

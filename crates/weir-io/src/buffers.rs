@@ -6,6 +6,12 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
+pub use self::charges::{Charge, Held};
+use self::end_site::EndSite;
+
+mod charges;
+mod end_site;
+
 /// Size in bytes of a buffer for heads and small bodies.
 pub const SMALL: usize = 16 << 10;
 /// Size in bytes of a buffer for bulk transfer.
@@ -21,6 +27,8 @@ pub struct Buffers {
     all: Rc<WorkerBuffers>,
     /// Whose memory is counted here; `None` for the worker's own, for which only the budget is a limit.
     client: Option<IpAddr>,
+    /// The site of the client; `None` where an address is nobody's neighbour (IPv4).
+    site: Option<Rc<EndSite>>,
     /// Bytes in use that were lent, charged or held by way of this.
     own_bytes: Cell<u64>,
 }
@@ -35,6 +43,8 @@ struct WorkerBuffers {
     client_bytes: Cell<u64>,
     /// The clients that have a connection now.
     clients: RefCell<HashMap<IpAddr, Weak<Buffers>>>,
+    /// The sites of these.
+    sites: RefCell<HashMap<IpAddr, Weak<EndSite>>>,
     client_refusals: Cell<u64>,
 }
 
@@ -63,9 +73,10 @@ impl Buffers {
             budget_bytes: Cell::new(budget_bytes),
             client_bytes: Cell::new(budget_bytes),
             clients: RefCell::default(),
+            sites: RefCell::default(),
             client_refusals: Cell::new(0),
         };
-        Rc::new(Buffers { all: Rc::new(all), client: None, own_bytes: Cell::new(0) })
+        Rc::new(Buffers { all: Rc::new(all), client: None, site: None, own_bytes: Cell::new(0) })
     }
 
     /// Hands out at most `budget_bytes` at once from now on, and at most `client_bytes` of these to one
@@ -75,17 +86,19 @@ impl Buffers {
         self.all.client_bytes.set(client_bytes);
     }
 
-    /// The same buffers, as far as one client may have them. `client` is whatever tells clients apart. What
-    /// is borrowed, charged and held by way of it, on whatever connection, is that client's.
+    /// The same buffers, as far as one client may have them. `client` is whatever tells clients apart, and
+    /// `site` those that may be one. What is borrowed, charged and held by way of it, on whatever connection,
+    /// is that client's.
     ///
     /// Takes a look-up in a hash table: call it once for a connection.
-    pub fn of_client(&self, client: IpAddr) -> Rc<Buffers> {
+    pub fn of_client(&self, client: IpAddr, site: Option<IpAddr>) -> Rc<Buffers> {
         let mut clients = self.all.clients.borrow_mut();
         if let Some(known) = clients.get(&client).and_then(Weak::upgrade) {
             return known;
         }
-        let buffers =
-            Rc::new(Buffers { all: self.all.clone(), client: Some(client), own_bytes: Cell::new(0) });
+        let site = site.map(|prefix| EndSite::of(&self.all, prefix));
+        let (all, client_key, own_bytes) = (self.all.clone(), Some(client), Cell::new(0));
+        let buffers = Rc::new(Buffers { all, client: client_key, site, own_bytes });
         clients.insert(client, Rc::downgrade(&buffers));
         buffers
     }
@@ -119,7 +132,8 @@ impl Buffers {
         if self.all.in_use_bytes.get() + size as u64 > most {
             return false;
         }
-        self.is_small_client(size as u64) || self.has_share(size) || self.refuse()
+        let has_share = self.is_small_client(size as u64) || self.has_share(size);
+        (has_share && self.site_has_share(size)) || self.refuse()
     }
 
     /// Whether the client holds so little, with `more` bytes, that its share is no question.
@@ -146,6 +160,12 @@ impl Buffers {
         self.own_bytes.get() + size as u64 <= most
     }
 
+    /// Whether all clients of the site may have `size` more bytes together.
+    #[inline]
+    fn site_has_share(&self, size: usize) -> bool {
+        self.site.as_ref().is_none_or(|site| site.has_share(size))
+    }
+
     /// Counts a refusal, and gives false.
     #[cold]
     fn refuse(&self) -> bool {
@@ -161,7 +181,8 @@ impl Buffers {
         if self.all.in_use_bytes.get() + bytes > budget - budget / 4 {
             return None;
         }
-        if !self.is_small_client(bytes) && !self.has_share((bytes as usize).max(SMALL + 1)) {
+        let as_body = (bytes as usize).max(SMALL + 1);
+        if !(self.is_small_client(bytes) || self.has_share(as_body)) || !self.site_has_share(as_body) {
             return None;
         }
         self.take(bytes);
@@ -202,12 +223,18 @@ impl Buffers {
     fn take(&self, bytes: u64) {
         self.all.in_use_bytes.set(self.all.in_use_bytes.get() + bytes);
         self.own_bytes.set(self.own_bytes.get() + bytes);
+        if let Some(site) = &self.site {
+            site.take(bytes);
+        }
     }
 
     #[inline]
     fn give_back(&self, bytes: u64) {
         self.all.in_use_bytes.set(self.all.in_use_bytes.get() - bytes);
         self.own_bytes.set(self.own_bytes.get() - bytes);
+        if let Some(site) = &self.site {
+            site.give_back(bytes);
+        }
     }
 }
 
@@ -348,80 +375,6 @@ impl Drop for Buffer {
     }
 }
 
-/// Memory in use elsewhere that counts against the budget until this is dropped.
-pub struct Charge {
-    bytes: u64,
-    owner: Rc<Buffers>,
-}
-
-impl Charge {
-    /// Bytes counted.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Raises the charge to `bytes` in all; a lower number changes nothing. False, and nothing changes, if
-    /// [`Buffers::charge`] would refuse the difference.
-    pub fn grow(&mut self, bytes: u64) -> bool {
-        let Some(more) = bytes.checked_sub(self.bytes).filter(|more| *more > 0) else { return true };
-        let Some(mut charge) = self.owner.charge(more) else { return false };
-        self.bytes += std::mem::take(&mut charge.bytes);
-        true
-    }
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        self.owner.give_back(self.bytes);
-    }
-}
-
-/// Memory that a connection's protocol holds outside our buffers, as far as it is known. It counts against
-/// the budget, so that further buffers are refused in time. It is never refused itself, because flow-control
-/// windows that were granted cannot be taken back.
-pub struct Held {
-    bytes: Cell<u64>,
-    owner: Rc<Buffers>,
-}
-
-impl Held {
-    /// Holds nothing yet.
-    pub fn new(owner: &Rc<Buffers>) -> Held {
-        Held { bytes: Cell::new(0), owner: owner.clone() }
-    }
-
-    /// Sets the number of bytes held now.
-    #[inline]
-    pub fn set(&self, bytes: u64) {
-        let before = self.bytes.replace(bytes);
-        if before != bytes {
-            self.owner.take(bytes);
-            self.owner.give_back(before);
-        }
-    }
-
-    /// Most bytes that whoever holds this may have in use.
-    pub fn most_bytes(&self) -> u64 {
-        let all = &self.owner.all;
-        let budget = all.budget_bytes.get();
-        if self.owner.client.is_some() { all.client_bytes.get().min(budget) } else { budget }
-    }
-
-    /// Counts it as memory of `owner`, a client of the same worker, from now on.
-    pub fn counts_for(&mut self, owner: &Rc<Buffers>) {
-        let bytes = self.bytes.get();
-        self.set(0);
-        self.owner = owner.clone();
-        self.set(bytes);
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.set(0);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -521,7 +474,7 @@ mod tests {
     fn two_clients() -> (Rc<Buffers>, Rc<Buffers>, Rc<Buffers>) {
         let all = Buffers::new(0);
         all.resize(16 << 20, 4 << 20);
-        let of = |address: [u8; 4]| all.of_client(address.into());
+        let of = |address: [u8; 4]| all.of_client(address.into(), None);
         (all.clone(), of([192, 0, 2, 1]), of([192, 0, 2, 2]))
     }
 
@@ -536,7 +489,7 @@ mod tests {
         assert!(other.borrow(LARGE).is_some() && all.borrow(LARGE).is_some());
         assert!(all.usage().client_refusals >= 3);
         // Another connection of the same client gets nothing either.
-        assert!(all.of_client([192, 0, 2, 1].into()).borrow(SMALL).is_none());
+        assert!(all.of_client([192, 0, 2, 1].into(), None).borrow(SMALL).is_none());
         bodies.pop();
         assert!(one.borrow(SMALL).is_some());
         drop((bodies, heads));
@@ -546,7 +499,7 @@ mod tests {
     #[test]
     fn however_many_clients_take_what_they_can_something_is_left_for_one_more() {
         let (all, ..) = two_clients();
-        let clients: Vec<_> = (0..20_u8).map(|last| all.of_client([192, 0, 2, last].into())).collect();
+        let clients: Vec<_> = (0..20_u8).map(|last| all.of_client([192, 0, 2, last].into(), None)).collect();
         let mut taken = Vec::new();
         loop {
             let before = taken.len();
@@ -559,7 +512,7 @@ mod tests {
         }
         let left = (16 << 20) - all.in_use_bytes();
         assert!(left > 4 << 20, "{left} bytes are left");
-        assert!(all.of_client([198, 51, 100, 1].into()).borrow(LARGE).is_some());
+        assert!(all.of_client([198, 51, 100, 1].into(), None).borrow(LARGE).is_some());
         assert!(all.charge(LARGE as u64).is_some(), "and for what makes it fast");
     }
 

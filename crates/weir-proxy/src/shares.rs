@@ -8,7 +8,7 @@
 use std::rc::Rc;
 
 use weir_io::buffers::Buffers;
-use weir_screen::address_key;
+use weir_screen::{address_key, site_key};
 
 use crate::client::{Client, is_unix};
 use crate::worker::Worker;
@@ -19,7 +19,7 @@ pub fn of_connection(worker: &Worker, client: &Client, is_trusted: bool) -> Rc<B
     if is_trusted || is_unix(address) {
         return worker.buffers.clone();
     }
-    worker.buffers.of_client(address_key(address))
+    worker.buffers.of_client(address_key(address), site_key(address))
 }
 
 /// The buffers for a request of `client` that came over the connection of the trusted proxy `proxy`; `before`

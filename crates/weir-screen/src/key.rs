@@ -182,6 +182,12 @@ pub fn address_key(client: IpAddr) -> IpAddr {
     Network::of(client, 32, 64).address
 }
 
+/// The key of the end site of a client with this address, an IPv6 /48 (RFC 6177), all of whose addresses may
+/// be one person's. `None` for IPv4, where an address is one.
+pub fn site_key(client: IpAddr) -> Option<IpAddr> {
+    Some(Network::of(client, 32, 48).address).filter(IpAddr::is_ipv6)
+}
+
 fn by_value(seed: [u64; 2], facts: &Facts<'_>, value: Option<&[u8]>) -> Digest {
     match value {
         Some(value) => digest(seed, BY_VALUE, value),

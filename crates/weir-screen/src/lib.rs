@@ -48,7 +48,7 @@ pub use answer_status::AnswerStatus;
 pub use concurrency::Slot;
 pub use digest::Seeds;
 pub use explain::ScreenCheck;
-pub use key::{Key, address_key};
+pub use key::{Key, address_key, site_key};
 pub use limit_status::{LimitRule, LimitStatus};
 pub use pattern::{Case, Groups, Pattern, PatternSet};
 pub use rate::Rate;

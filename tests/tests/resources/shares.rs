@@ -157,6 +157,36 @@ fn d34_clients_behind_a_trusted_proxy_have_a_share_each() {
     }
 }
 
+/// Whoever rents a host for IPv6 often has a /48, and so 65,536 of the networks that have a share each.
+#[test]
+fn d34_clients_of_one_48_leave_memory_to_those_of_another() {
+    let backend = Backend::serving(|request, wire| {
+        let length = if request.target == "/page" { PAGE } else { BIG };
+        wire.sends(format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n"));
+        match wire.tries_to_send(vec![b'x'; length]) {
+            Ok(()) => After::Keep,
+            Err(_) => After::Close,
+        }
+    });
+    let config = config(1000, "accept_proxy = [\"127.0.0.0/8\"]");
+    let weir = Setup::of(&config).with("app", backend.address()).start();
+    let begins = |client: &str, path: &str| {
+        let mut wire = weir.client("web");
+        let _ = wire.tries_to_send(format!(
+            "PROXY TCP6 {client} 2001:db8::80 5555 80\r\nGET {path} HTTP/1.1\r\nhost: a\r\n\r\n"
+        ));
+        wire
+    };
+    let mut slow = Vec::new();
+    while refused(&weir) < 1.0 {
+        assert!(slow.len() < 400, "{} answers wait, and nobody is refused", slow.len());
+        slow.push(begins(&format!("2001:db8:1:{:x}::1", slow.len()), "/big"));
+    }
+    for client in ["2001:db8:2::1", "2001:db8:3::1", "2001:db8:2::2"] {
+        assert_eq!(begins(client, "/page").receives_status(200).body.len(), PAGE, "{client}");
+    }
+}
+
 /// They were moved out of counted buffers, and counted for nobody.
 #[test]
 fn d34_halves_of_heads_are_their_clients_memory() {
