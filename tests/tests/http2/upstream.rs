@@ -13,6 +13,9 @@ fn weir_before(backend: &ScriptedBackend) -> Weir {
     Setup::of(&config).with("app", backend.address()).start()
 }
 
+/// One failure ejects the backend.
+const STRICT: &str = r#"health = { check = "off", passive = { errors = 1, within = "10s", eject = "30s", max_ejected = 1.0 } }"#;
+
 /// `GOAWAY`: streams above `last` were not processed.
 fn goaway(last: u32, code: u32) -> Vec<u8> {
     frame(kind::GOAWAY, 0, 0, &[last.to_be_bytes(), code.to_be_bytes()].concat())
@@ -314,6 +317,69 @@ fn b15_after_a_goaway_running_streams_finish_and_new_ones_go_elsewhere() {
     assert!(is_hello(&other.outcome_of(1)));
     answers(&mut server, stream);
     assert!(is_hello(&client.outcome_of(1)));
+}
+
+/// The rest of an upload follows over the connection that takes no more requests; what the backend has not
+/// processed can't be sent again without its first part, and is nobody's fault.
+#[test]
+fn b15_a_goaway_within_an_upload_ends_only_what_it_says_was_not_processed() {
+    let backend = ScriptedBackend::start();
+    let config = before_h2("timeout = { backend = \"1h\", client_body = \"1h\" }", STRICT);
+    let weir = Setup::of(&format!("[runtime]\nworkers = 1\n{config}")).with("app", backend.address()).start();
+    for (is_processed, error) in [(true, 0), (true, code::ENHANCE_YOUR_CALM), (false, 0)] {
+        let mut client = connect(&weir, b"");
+        client.sends([headers(1, &request("POST", "/"), false), frame(kind::DATA, 0, 1, b"some")].concat());
+        let mut server = accepts(&backend);
+        let stream = server.receives_request();
+        assert_eq!(server.receives(kind::DATA, stream).payload, b"some");
+        // Beyond what was sent with the head.
+        client.sends(frame(kind::DATA, 0, 1, b"more"));
+        assert_eq!(server.receives(kind::DATA, stream).payload, b"more");
+        server.sends(goaway(if is_processed { stream } else { 0 }, error));
+        let mut other = connect(&weir, b"");
+        // As soon as that was read, and with it what the connection still carries.
+        server.sends(frame(kind::PING, 0, 0, b"12345678"));
+        if is_processed {
+            server.receives(kind::PING, 0);
+        } else {
+            assert!(matches!(client.outcome_of(1), Outcome::Answered(502, _)));
+        }
+        asks(&mut other, "POST");
+        let mut next = accepts(&backend);
+        let last = answers_next(&mut next);
+        assert!(is_hello(&other.outcome_of(1)));
+        if is_processed {
+            client.sends(frame(kind::DATA, END_STREAM, 1, b"done"));
+            assert_eq!(server.receives(kind::DATA, stream).payload, b"done");
+            answers(&mut server, stream);
+            let outcome = client.outcome_of(1);
+            assert!(is_hello(&outcome), "{error}: {outcome:?}");
+        }
+        next.sends(goaway(last, 0));
+        next.sends(frame(kind::PING, 0, 0, b"12345678"));
+        while next.receives_frame().is_ok_and(|frame| frame.kind != kind::PING) {}
+    }
+    assert_eq!(weir.metric("weir_backend_ejections_total", &[]), 0.0);
+}
+
+/// It opens no more streams; its upload goes on.
+#[test]
+fn a_client_that_says_goaway_within_its_upload_is_answered() {
+    let backend = ScriptedBackend::start();
+    let weir = weir_before(&backend);
+    for error in [0, code::CANCEL] {
+        let mut client = connect(&weir, b"");
+        client.sends([headers(1, &request("POST", "/"), false), frame(kind::DATA, 0, 1, b"some")].concat());
+        let mut server = accepts(&backend);
+        let stream = server.receives_request();
+        assert_eq!(server.receives(kind::DATA, stream).payload, b"some");
+        client.sends([goaway(0, error), frame(kind::DATA, END_STREAM, 1, b"done")].concat());
+        assert_eq!(server.receives(kind::DATA, stream).payload, b"done");
+        answers(&mut server, stream);
+        let outcome = client.outcome_of(1);
+        assert!(is_hello(&outcome), "{error}: {outcome:?}");
+        drop(server);
+    }
 }
 
 /// Has a backend answer a request with `bytes`, given its stream, and returns what the client received.
