@@ -194,7 +194,7 @@ table! {
             .http()
             .also(&["max_concurrent_streams", "concurrent_streams"]);
         /// Frames without content that a client may send in HTTP/2 or HTTP/3 ahead of the requests it gets
-        /// answered; beyond it the connection is closed.
+        /// answered; beyond it the connection is closed. A trusted proxy may send `streams` times as many.
         control_frames: u32 =
             count(Limit::new(
                 1_000,

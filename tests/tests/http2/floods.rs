@@ -76,6 +76,31 @@ fn b1_requests_that_are_reset_at_once_end_the_connection_and_reach_few_backends(
     assert!(!weir.stderr().contains("WARN"), "{}", weir.stderr());
 }
 
+/// It ended the connection on which the proxy had sent the requests of all other visitors, too.
+#[test]
+fn b1_a_visitor_who_resets_requests_through_a_trusted_proxy_ends_nobody_elses() {
+    const RESETS: u32 = 500;
+    let trusting = BOTH.replace("pool = \"app\"\n", "pool = \"app\"\ntrusted_proxies = [\"127.0.0.1\"]\n");
+    for in_a_piece in [1, 100] {
+        let backend = ScriptedBackend::start();
+        let weir = Setup::of(&trusting).with("app", backend.address()).start();
+        let mut proxy = connect(&weir, b"");
+        proxy.sends(get(1, "/patient"));
+        let mut wire = backend.accepts();
+        wire.receives_request_head();
+        let visitor = [&request("GET", "/attack")[..], &[("x-forwarded-for", "192.0.2.7")]].concat();
+        let attacks: Vec<Vec<u8>> = (1..=RESETS)
+            .map(|n| [headers(stream(n), &visitor, true), reset(stream(n), code::CANCEL)].concat())
+            .collect();
+        for piece in attacks.chunks(in_a_piece) {
+            let _ = proxy.wire.tries_to_send(piece.concat());
+        }
+        wire.answers(200, &[], "hello");
+        let outcome = proxy.outcome_of(1);
+        assert_eq!(outcome, Outcome::Answered(200, b"hello".to_vec()), "{in_a_piece} at once");
+    }
+}
+
 #[test]
 fn b2_streams_that_the_client_makes_weir_reset_end_the_connection() {
     let backend = Backend::saying("hello");

@@ -21,7 +21,7 @@ use crate::http::h2::head;
 use crate::http::h2::stream::Stream as RequestStream;
 use crate::http::h2::wire::{Unsent, Watched, Wire};
 use crate::http::idle::{IdleVerdict, Idleness, Patience};
-use crate::http::limits::limits_of;
+use crate::http::limits::{clients_of, limits_of};
 use crate::http::muxed::Muxed;
 use crate::http::requester::Requester;
 use crate::http::session::{LAST_CHANCE, Session};
@@ -53,11 +53,12 @@ pub async fn serve(session: Session) {
     let unsent = Unsent::new(u64::from(limits.streams) * SEND_BUFFER_BYTES as u64, &buffers);
     // A multiplexed connection is never itself a stream of another one.
     let Some(stream) = stream.into_wire() else { return };
-    let watched = Watched::new(stream, limits.control_frames, unsent);
+    let clients = clients_of(identity.is_trusted(), limits);
+    let watched = Watched::new(stream, limits.control_frames.saturating_mul(clients), unsent);
     let wire = Wire::of_client(buffer, watched.clone());
     deadline.set(clock::now() + listener.shared.config.timeout.header);
     let window = connection_window(identity.is_trusted(), limits.streams);
-    let mut handshake = pin!(builder(limits, window).handshake::<Wire, Bytes>(wire));
+    let mut handshake = pin!(builder(limits, window, clients).handshake::<Wire, Bytes>(wire));
     let connection = poll_fn(|context| match handshake.as_mut().poll(context) {
         Poll::Ready(result) => Poll::Ready(result.map_err(|_| End::BadRequest)),
         Poll::Pending if deadline.has_passed() => Poll::Ready(Err(End::ClientHeader)),
@@ -93,7 +94,7 @@ pub async fn serve(session: Session) {
     .await;
 }
 
-fn builder(limits: &HttpLimits, window: u32) -> Builder {
+fn builder(limits: &HttpLimits, window: u32, clients: u32) -> Builder {
     let mut builder = Builder::new();
     builder
         .max_concurrent_streams(limits.streams)
@@ -104,8 +105,8 @@ fn builder(limits: &HttpLimits, window: u32) -> Builder {
         .initial_connection_window_size(window)
         .max_send_buffer_size(SEND_BUFFER_BYTES)
         .data_frame_budget(SMALL_FRAMES_BYTES)
-        .max_pending_accept_reset_streams(RESETS_BEFORE_ACCEPT)
-        .max_local_error_reset_streams(Some(RESETS_FOR_ERRORS))
+        .max_pending_accept_reset_streams(RESETS_BEFORE_ACCEPT.saturating_mul(clients as usize))
+        .max_local_error_reset_streams(Some(RESETS_FOR_ERRORS.saturating_mul(clients as usize)))
         .enable_connect_protocol();
     builder
 }

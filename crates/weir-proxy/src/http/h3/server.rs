@@ -23,7 +23,7 @@ use crate::client::Client;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::idle::{IdleVerdict, Idleness, Patience};
-use crate::http::limits::limits_of;
+use crate::http::limits::{clients_of, limits_of};
 use crate::http::muxed::{Muxed, confirm};
 use crate::http::session::{LAST_CHANCE, identify};
 use crate::http::stream_exchange::{self, Peer, Served};
@@ -46,6 +46,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, quic: Rc<Connecti
     quic.counts_for(&peer.buffers);
     // A WebSocket server behind Weir would have to be asked in HTTP/1.1: see RFC 9220.
     let config = Config::new(&limits_of(limits));
+    let frames = limits.control_frames.saturating_mul(clients_of(peer.identity.is_trusted(), limits));
     let shared = Rc::new(Shared {
         protocol: RefCell::new(h3::Connection::new(&config, worker.draw() as u32)),
         quic,
@@ -53,7 +54,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, quic: Rc<Connecti
         blocked: RefCell::default(),
         refused_from: Cell::new(u64::MAX),
         awaited: RefCell::default(),
-        flood_budget: RefCell::new(Budget::new(limits.control_frames, clock::now())),
+        flood_budget: RefCell::new(Budget::new(frames, clock::now())),
         is_flooded: Cell::new(false),
         under_way: UnderWay::new(&peer.buffers, CONNECTION_WINDOW_BYTES),
         buffers: peer.buffers.clone(),
