@@ -204,12 +204,12 @@ pub struct HeaderChange {
     pub to: String,
     /// The owner of the rule: `listener`, `pool` or `route`.
     pub of: String,
-    /// `set`, `add` or `remove`.
+    /// `set`, `add`, `remove` or `replace`.
     pub action: String,
     /// Name of the field.
     pub name: String,
-    /// The new value; `None` if the field is removed, or left out because the value is empty. Possible
-    /// secrets are masked.
+    /// The new value; `None` if the field is removed, or left out because the value is empty. For `replace`:
+    /// which values are replaced, and by what. Possible secrets are masked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
 }

@@ -1,6 +1,7 @@
 //! Header rules of listeners, pools and routes, and how the three combine.
 
 mod check;
+mod replace;
 
 use std::collections::BTreeMap;
 
@@ -8,8 +9,11 @@ use weir_template::Template;
 
 pub use self::check::is_single_valued;
 pub(crate) use self::check::{check_listener, check_pool};
+pub use self::replace::{
+    AttributeRule, CookieRule, CookieSite, RequestReplacement, ResponseReplacement, ValueRule, ValueRules,
+};
 use crate::keys::{Each, flag, list, map};
-use crate::setting::table;
+use crate::setting::{Section as _, table};
 use crate::values::http::{
     ADDED_REQUEST_HEADER, ADDED_RESPONSE_HEADER, REMOVED_REQUEST_HEADER, REMOVED_RESPONSE_HEADER,
     SET_REQUEST_HEADER, SET_RESPONSE_HEADER,
@@ -55,6 +59,25 @@ table! {
                 .http()
                 .default("none")
                 .also(&["proxy_hide_header", "more_clear_headers", "delete_response_header"]);
+        /// Values of the request's fields that become others towards the backend; of the rules for a field, the
+        /// first that matches counts. Those of the listener come first, then those of the pool, then those of
+        /// the route. What rules set or add stays, and so does what Weir writes.
+        replace_request_header: Vec<RequestReplacement> =
+            list(Each::Table(RequestReplacement::TABLE)).http().default("none").also(&["replace_header"]);
+        /// Values of the response's fields that become others towards the client, such as a `location` with the
+        /// backend's own address.
+        replace_response_header: Vec<ResponseReplacement> =
+            list(Each::Table(ResponseReplacement::TABLE))
+                .http()
+                .default("none")
+                .also(&["proxy_redirect", "replace_value", "rewrite_response_header"]);
+        /// Attributes of cookies that backends set; of the rules at one place, the first for a cookie's name
+        /// counts. The cookie of `sticky` stays.
+        response_cookie: Vec<CookieRule> =
+            list(Each::Table(CookieRule::TABLE))
+                .http()
+                .default("none")
+                .also(&["proxy_cookie_flags", "proxy_cookie_domain", "proxy_cookie_path", "set_cookie"]);
     }
 }
 
@@ -114,6 +137,8 @@ pub struct MergedSide {
     pub dropped: Vec<(String, RuleOf)>,
     /// Fields to write, in this order.
     pub new: Vec<NewField>,
+    /// Rules about the values of the other fields, in the order in which they apply.
+    pub values: Vec<ValueRules>,
 }
 
 /// The combined rules of a listener, a pool and a route for an exchange.
@@ -132,8 +157,12 @@ impl MergedHeaders {
         for (of, rules) in rules {
             let Headers { set_request_header: set, add_request_header: add, .. } = rules;
             merged.request.apply(of, &rules.remove_request_header, set, add);
+            let values = rules.replace_request_header.iter().map(RequestReplacement::rule).collect();
+            merged.request.replace(ValueRules { of, values, cookies: Vec::new() });
             let Headers { set_response_header: set, add_response_header: add, .. } = rules;
             merged.response.apply(of, &rules.remove_response_header, set, add);
+            let values = rules.replace_response_header.iter().map(ResponseReplacement::rule).collect();
+            merged.response.replace(ValueRules { of, values, cookies: rules.response_cookie.clone() });
         }
         merged
     }
@@ -161,9 +190,20 @@ impl MergedSide {
         }));
     }
 
+    fn replace(&mut self, rules: ValueRules) {
+        if !(rules.values.is_empty() && rules.cookies.is_empty()) {
+            self.values.push(rules);
+        }
+    }
+
+    /// Whether all fields with this name are removed.
+    pub fn drops(&self, name: &str) -> bool {
+        self.dropped.iter().any(|(dropped, _)| dropped == name)
+    }
+
     /// Whether there are no changes.
     pub fn is_empty(&self) -> bool {
-        self.dropped.is_empty() && self.new.is_empty()
+        self.dropped.is_empty() && self.new.is_empty() && self.values.is_empty()
     }
 }
 

@@ -90,6 +90,9 @@ pub use config::{Config, ROOT};
 pub use diff::{Change, ChangeKind, KeyChange, diff, how_to_change, until_restart};
 pub use dns::{Dns, NameServer};
 pub use error_page::{ErrorPage, ErrorStatus, PageFile};
+pub use headers::{
+    AttributeRule, CookieRule, CookieSite, RequestReplacement, ResponseReplacement, ValueRule, ValueRules,
+};
 pub use headers::{Headers, Marks, MergedHeaders, MergedSide, NewField, RuleOf, is_single_valued};
 pub use hedge::{Hedge, HedgeAfter, RouteHedge};
 pub use hidden::Hidden;

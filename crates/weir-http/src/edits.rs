@@ -69,6 +69,43 @@ pub struct FieldEdits<'a> {
     pub dropped: &'a DroppedNames,
     /// Lines to add, each `name: value` CRLF; no value contains a control byte.
     pub lines: &'a [u8],
+    /// Rules about the values of the fields that are kept; `None` if there are none.
+    pub values: Option<ValueEdits<'a>>,
+}
+
+/// Rules that replace values of fields.
+pub trait ReplaceValues: std::fmt::Debug {
+    /// What becomes of the value of a field with this name, whose case is as sent. `filled_in` is what the
+    /// rules need to know of the request. A new value is appended to `out` and contains no control byte.
+    fn replace(&self, name: &[u8], value: &[u8], filled_in: &[u8], out: &mut Vec<u8>) -> ReplacedValue;
+}
+
+/// What becomes of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplacedValue {
+    /// It stays.
+    Same,
+    /// Another one takes its place.
+    New,
+    /// The field is left out.
+    LeftOut,
+}
+
+/// Rules about values, with what they need to know of the request.
+#[derive(Clone, Copy, Debug)]
+pub struct ValueEdits<'a> {
+    /// The rules.
+    pub rules: &'a dyn ReplaceValues,
+    /// What they need to know.
+    pub filled_in: &'a [u8],
+}
+
+impl ValueEdits<'_> {
+    /// What becomes of a value; a new one is in `new`, in place of what was there.
+    pub(crate) fn of(&self, name: &[u8], value: &[u8], new: &mut Vec<u8>) -> ReplacedValue {
+        new.clear();
+        self.rules.replace(name, value, self.filled_in, new)
+    }
 }
 
 impl<'a> FieldEdits<'a> {
@@ -88,6 +125,12 @@ impl<'a> FieldEdits<'a> {
     #[inline]
     pub(crate) fn by_name(edits: &Option<FieldEdits<'a>>) -> Option<&'a DroppedNames> {
         edits.map(|edits| edits.dropped).filter(|dropped| !dropped.names.is_empty())
+    }
+
+    /// The rules about values.
+    #[inline]
+    pub(crate) fn of_values(edits: &Option<FieldEdits<'a>>) -> Option<ValueEdits<'a>> {
+        edits.and_then(|edits| edits.values)
     }
 
     /// Each added line, with the length of its name.
@@ -116,7 +159,7 @@ mod tests {
     #[test]
     fn lines_are_told_apart_with_their_names() {
         let dropped = DroppedNames::default();
-        let edits = FieldEdits { dropped: &dropped, lines: b"a: 1\r\nb-c: x: y\r\nd: \r\n" };
+        let edits = FieldEdits { dropped: &dropped, values: None, lines: b"a: 1\r\nb-c: x: y\r\nd: \r\n" };
         let each: Vec<_> = edits.each().collect();
         assert_eq!(each, [(&b"a: 1\r\n"[..], 1), (&b"b-c: x: y\r\n"[..], 3), (&b"d: \r\n"[..], 1)]);
     }

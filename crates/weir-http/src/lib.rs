@@ -46,7 +46,7 @@ pub mod websocket;
 pub use added::{AddedField, AddedFieldError, SetCookie};
 pub use body::{BodyReader, BodyStep};
 pub use body_length::BodyLength;
-pub use edits::{DroppedNames, FieldEdits};
+pub use edits::{DroppedNames, FieldEdits, ReplaceValues, ReplacedValue, ValueEdits};
 pub use forward::{
     CacheFields, Conditions, Query, RequestContext, ResponseContext, SentFraming, Underscores,
     request_fields, response_fields, write_request, write_response,

@@ -1,6 +1,7 @@
 //! Lists of text patterns: exact, prefix, suffix, contained, regular expression, and the negation of each.
 
 use std::fmt;
+use std::ops::Range;
 
 use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 
@@ -149,6 +150,35 @@ impl Pattern {
             }
         }
         Some(groups)
+    }
+
+    /// Where the part of `text` is that an entry without a regular expression is about: all of it for `text`
+    /// and `*`, its beginning for `text*`, its end for `*text`, the first such place for `*text*`. `None` if
+    /// there is none, and for regular expressions. Ignores negation. Linear in the length of `text`; does not
+    /// allocate.
+    pub fn part_in(&self, text: &[u8]) -> Option<Range<usize>> {
+        if let Form::Contains(_) = &self.form {
+            return self.regex.as_ref()?.find(text).map(|found| found.range());
+        }
+        if !self.matches_unnegated(text) {
+            return None;
+        }
+        match &self.form {
+            Form::Prefix(wanted) if !wanted.is_empty() => Some(0..wanted.len()),
+            Form::Exact(_) | Form::Prefix(_) => Some(0..text.len()),
+            Form::Suffix(wanted) => Some(text.len() - wanted.len()..text.len()),
+            Form::Contains(_) | Form::Regex(_) => None,
+        }
+    }
+
+    /// Whether it is a text that must be equal, without any sign.
+    pub fn is_exact(&self) -> bool {
+        !self.negated && matches!(self.form, Form::Exact(_))
+    }
+
+    /// The same entry where ASCII letters match in any case.
+    pub fn in_any_case(&self) -> Pattern {
+        Pattern::parse(&self.to_string(), Case::Ignored).unwrap_or_else(|_| self.clone())
     }
 
     /// Whether it matches everything: `*`.
@@ -325,6 +355,20 @@ mod tests {
 
     fn pattern(text: &str) -> Pattern {
         Pattern::parse(text, Case::Sensitive).unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    #[test]
+    fn the_part_that_an_entry_is_about_is_found() {
+        let part = |entry: &str, text: &str| pattern(entry).part_in(text.as_bytes());
+        assert_eq!(part("http://app/*", "http://app/a/b"), Some(0..11));
+        assert_eq!(part("http://app/", "http://app/"), Some(0..11));
+        assert_eq!(part("*", "any"), Some(0..3));
+        assert_eq!(part("*.internal", "shop.internal"), Some(4..13));
+        assert_eq!(part("*b*", "abcb"), Some(1..2));
+        assert_eq!(part("http://app/*", "http://other/"), None);
+        assert_eq!(part("~b", "abc"), None);
+        assert_eq!(pattern("App.Internal").in_any_case().part_in(b"app.internal"), Some(0..12));
+        assert!(pattern("a").is_exact() && !pattern("a*").is_exact());
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod cached;
 mod explained;
 mod hosts;
 mod injection;
+mod replaced;
 mod rules;
 mod secured;
 mod versions;

@@ -3,7 +3,7 @@
 
 use weir_template::{Template, Variable};
 
-use super::{Headers, MergedHeaders, RuleOf};
+use super::{Headers, MergedHeaders, RuleOf, replace};
 use crate::cache::RouteCache;
 use crate::fields::{Fields, Value};
 use crate::map;
@@ -23,6 +23,7 @@ pub(crate) fn check_listener(root: &Fields, listener: &Fields, findings: &mut Fi
     }
     contradictions(listener, findings);
     second_ones(listener, findings);
+    replace::check(listener, findings);
     let can_have = Has::of(listener);
     for (at, variables) in used(listener) {
         impossible(at, &variables, &can_have, listener, findings);
@@ -31,6 +32,7 @@ pub(crate) fn check_listener(root: &Fields, listener: &Fields, findings: &mut Fi
     for (_, route) in listener.tables("route") {
         contradictions(route, findings);
         second_ones(route, findings);
+        replace::check(route, findings);
         let groups = rewrite::groups(route);
         let can_have = can_have.on(listener, route);
         for (at, variables) in used(route) {
@@ -45,6 +47,7 @@ pub(crate) fn check_listener(root: &Fields, listener: &Fields, findings: &mut Fi
 pub(crate) fn check_pool(root: &Fields, pool: &Fields, findings: &mut Findings<'_>) {
     contradictions(pool, findings);
     second_ones(pool, findings);
+    replace::check(pool, findings);
     let users: Vec<&Fields> = root.named("listener").filter(|listener| uses(listener, &pool.name)).collect();
     for (at, variables) in used(pool) {
         unmatched(at, &variables, (0, None), findings);
@@ -145,7 +148,7 @@ fn used(fields: &Fields) -> Vec<(Span, Vec<Variable>)> {
     let alone = fields.get("backend_host").into_iter().chain(of_redirect).chain(rewrites).chain(keys);
     let alone = alone.map(|entry| (entry.at, &entry.value));
     let variables = |(at, value)| Some((at, Template::of(value)?.variables().cloned().collect()));
-    in_maps.chain(alone).filter_map(variables).collect()
+    in_maps.chain(alone).filter_map(variables).chain(replace::used(fields)).collect()
 }
 
 /// What is known about the clients of a listener or a route.
@@ -274,11 +277,17 @@ fn cached(root: &Fields, listener: &Fields, route: &Fields, findings: &mut Findi
             RuleOf::Route => String::new(),
             _ => format!("; `remove_request_header = [\"{}\"]` in the route takes it out there", field.name),
         };
-        cached.differs_by(&field.value, at, &out, findings);
+        cached.differs_by(field.value.variables(), at, &out, findings);
+    }
+    for rules in &merged.request.values {
+        let Some((_, fields, _)) = read.iter().find(|(of, ..)| *of == rules.of) else { continue };
+        for (rule, (_, written)) in rules.values.iter().zip(fields.tables("replace_request_header")) {
+            cached.differs_by(replace::of_request(&rule.to), written.at("to"), "", findings);
+        }
     }
     let host = [Some(route), pool].into_iter().flatten().find_map(|fields| fields.get("backend_host"));
     if let Some((entry, template)) = host.and_then(|entry| Some((entry, Template::of(&entry.value)?))) {
-        cached.differs_by(&template, entry.at, "", findings);
+        cached.differs_by(template.variables(), entry.at, "", findings);
     }
     conditions(&merged, route, findings);
 }
@@ -291,12 +300,18 @@ struct Cached<'f> {
 }
 
 impl Cached<'_> {
-    /// Reports the variables of `template`, used at `at`, on which responses would depend although they are
-    /// not part of the cache key.
-    fn differs_by(&self, template: &Template, at: Span, way_out: &str, findings: &mut Findings<'_>) {
+    /// Reports those of the variables, used at `at`, on which responses would depend although they are not part
+    /// of the cache key.
+    fn differs_by<'v>(
+        &self,
+        variables: impl Iterator<Item = &'v Variable>,
+        at: Span,
+        way_out: &str,
+        findings: &mut Findings<'_>,
+    ) {
         let Cached { root, route, cache } = self;
         let outside: Vec<&Variable> =
-            template.variables().filter(|variable| !is_known(root, variable, cache, route)).collect();
+            variables.filter(|variable| !is_known(root, variable, cache, route)).collect();
         // A property of the client does not let it choose an answer for others; what it sends does.
         let chosen = |variable: &Variable| {
             matches!(

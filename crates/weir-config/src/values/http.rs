@@ -36,6 +36,12 @@ pub(crate) static ADDED_RESPONSE_HEADER: Shape =
 /// A field that is taken out of responses.
 pub(crate) static REMOVED_RESPONSE_HEADER: Shape =
     Shape::new("a header field", "server", |text| edited(text, Side::Response, Act::Remove));
+/// A field whose values are replaced in requests.
+pub(crate) static REPLACED_REQUEST_HEADER: Shape =
+    Shape::new("a header field", "referer", |text| edited(text, Side::Request, Act::Replace));
+/// A field whose values are replaced in responses.
+pub(crate) static REPLACED_RESPONSE_HEADER: Shape =
+    Shape::new("a header field", "location", |text| edited(text, Side::Response, Act::Replace));
 /// A header field value (RFC 9110 section 5.5) that is compared.
 pub(crate) static FIELD_VALUE: Shape = Shape::new("a header value", "weir", field_value);
 /// A media type with its parameters.
@@ -148,6 +154,7 @@ enum Act {
     Set,
     Add,
     Remove,
+    Replace,
 }
 
 /// Checks whether rules may change the field: they must not change the framing of messages.
@@ -162,8 +169,11 @@ fn edited(text: &str, side: Side, act: Act) -> Result<String, Refused> {
             "`backend_host` of the pool or the route says by which host a backend is asked"
         }
         ("forwarded", Side::Request, _) => "`forwarded = false` leaves it out",
-        ("x-forwarded-for", Side::Request, Act::Set | Act::Add) => {
+        ("x-forwarded-for", Side::Request, Act::Set | Act::Add | Act::Replace) => {
             "Weir writes it for every request; `trusted_proxies` says whose own value is believed"
+        }
+        (name, Side::Request, Act::Replace) if SINGLE.contains(&name) => {
+            "Weir writes it for every request; `set_request_header` says another value"
         }
         ("x-request-id", Side::Request, _) => "Weir passes it on or makes one",
         (name, Side::Request, Act::Add) if SINGLE.contains(&name) => {

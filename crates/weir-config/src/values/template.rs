@@ -16,6 +16,12 @@ use crate::values::http::{field_value, uri_characters};
 /// The value of a header field that Weir writes.
 pub(crate) static HEADER_VALUE: Shape =
     Shape::new("a header value with variables", "$client_ip", header_value).with_variables();
+/// What a value of a header field is replaced by.
+pub(crate) static HEADER_REPLACEMENT: Shape =
+    Shape::new("a header value with variables", "/", header_value).with_variables();
+/// What an attribute of a cookie is replaced by.
+pub(crate) static COOKIE_ATTRIBUTE: Shape =
+    Shape::new("an attribute with variables", "/", cookie_attribute).with_variables();
 /// The host sent to a backend.
 pub(crate) static BACKEND_HOST: Shape =
     Shape::new("a host to ask by", "app.internal", backend_host).with_variables();
@@ -188,6 +194,17 @@ fn header_value(text: &str) -> Result<String, Refused> {
     field_value(text)?;
     compiled(text, "a header value")?;
     Ok(text.to_owned())
+}
+
+fn cookie_attribute(text: &str) -> Result<String, Refused> {
+    header_value(text)?;
+    match text.contains(';') {
+        true => {
+            let message = format!("{} is not the value of one attribute", quote(text));
+            refuse(message, "a `;` ends it: other attributes are `secure`, `http_only` and `same_site`")
+        }
+        false => Ok(text.to_owned()),
+    }
 }
 
 pub(crate) fn redirect_to(text: &str) -> Result<String, Refused> {

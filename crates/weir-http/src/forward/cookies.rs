@@ -1,6 +1,7 @@
 //! Writes `cookie` for a backend, without a cookie that belongs to Weir.
 
 use super::RequestContext;
+use crate::edits::{FieldEdits, ReplacedValue, ValueEdits};
 use crate::known::{KnownHeader, KnownSet};
 use crate::message::Fields;
 use crate::sink::FieldSink;
@@ -18,18 +19,37 @@ pub(super) fn put(
 ) {
     let Some(hidden) = context.hidden_cookie else { return };
     if fields.seen.has(KnownHeader::Cookie) && !replaced.has(KnownHeader::Cookie) {
-        put_rest(fields, buffer, hidden, sink);
+        put_rest(fields, buffer, hidden, FieldEdits::of_values(&context.edits), sink);
     }
 }
 
-fn put_rest(fields: &Fields, buffer: &[u8], hidden: &[u8], sink: &mut impl FieldSink) {
+fn put_rest(
+    fields: &Fields,
+    buffer: &[u8],
+    hidden: &[u8],
+    values: Option<ValueEdits<'_>>,
+    sink: &mut impl FieldSink,
+) {
     for line in fields.lines.iter().filter(|line| line.known == KnownHeader::Cookie) {
         let is_hidden = |pair: &[u8]| cookies::parts(pair).is_some_and(|(name, _)| name == hidden);
         let mut kept = line.value.of(buffer).split(|byte| *byte == b';').filter(|pair| !is_hidden(pair));
         if let Some(first) = kept.next().map(<[u8]>::trim_ascii_start) {
             let rest = kept.flat_map(|pair| [&b";"[..], pair]);
-            sink.parts(b"cookie", std::iter::once(first).chain(rest));
+            let parts = std::iter::once(first).chain(rest);
+            match values {
+                None => sink.parts(b"cookie", parts),
+                Some(values) => put_edited(&parts.collect::<Vec<_>>().concat(), values, sink),
+            }
         }
+    }
+}
+
+fn put_edited(value: &[u8], values: ValueEdits<'_>, sink: &mut impl FieldSink) {
+    let mut new = Vec::new();
+    match values.of(b"cookie", value, &mut new) {
+        ReplacedValue::Same => sink.field(b"cookie", value),
+        ReplacedValue::New => sink.field(b"cookie", &new),
+        ReplacedValue::LeftOut => {}
     }
 }
 

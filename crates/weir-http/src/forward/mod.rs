@@ -8,6 +8,7 @@
 
 mod coding;
 mod cookies;
+mod keep;
 mod text;
 mod visit;
 
@@ -16,16 +17,15 @@ pub use text::{write_request, write_response};
 pub(crate) use visit::put_status;
 pub use visit::{request_fields, response_fields};
 
+use self::keep::KeepRule;
 use crate::added::{AddedField, SetCookie};
 use crate::body_length::BodyLength;
-use crate::edits::{DroppedNames, FieldEdits};
+use crate::edits::FieldEdits;
 use crate::identity::ClientIdentity;
 use crate::known::{CONDITIONAL, HOP_BY_HOP, IDENTITY, KnownHeader, KnownSet, NOT_OF_BACKENDS};
 use crate::message::{
-    FieldLine, Fields, Method, NOMINATED, RequestHead, ResponseHead, TargetForm, UNDERSCORE_TWIN,
-    UNDERSCORED, Version,
+    Fields, Method, NOMINATED, RequestHead, ResponseHead, TargetForm, UNDERSCORE_TWIN, Version,
 };
-use crate::scan;
 use crate::scheme::Scheme;
 use crate::sink::FieldSink;
 
@@ -210,57 +210,6 @@ pub struct SentFraming {
     pub keep_alive: bool,
 }
 
-/// Which fields of a message are dropped.
-struct KeepRule<'a> {
-    dropped: KnownSet,
-    flags: u8,
-    by_name: Option<&'a DroppedNames>,
-    underscores: Underscores,
-    /// The content is encoded on the way: fields that describe its bytes are dropped.
-    recoded: bool,
-}
-
-impl KeepRule<'_> {
-    /// Whether it drops none of these fields.
-    #[inline]
-    fn keeps_all(&self, fields: &Fields) -> bool {
-        fields.seen.intersection(self.dropped).is_empty()
-            && fields.any_flags & self.flags == 0
-            && self.by_name.is_none()
-            && !self.recoded
-    }
-
-    #[inline]
-    fn drops(&self, line: &FieldLine, buffer: &[u8]) -> bool {
-        self.dropped.has(line.known)
-            || line.flags & self.flags != 0
-            || self.by_name.is_some_and(|names| self.is_edited(names, line, buffer))
-            || (self.recoded && coding::describes_ranges(line, buffer))
-    }
-
-    /// Whether rules drop this field by a name that is not a known one.
-    #[inline]
-    fn is_edited(&self, names: &DroppedNames, line: &FieldLine, buffer: &[u8]) -> bool {
-        // Backends may read `_` as `-`, also in names that then are known ones.
-        let folds = self.underscores == Underscores::DropTwins;
-        let may_be = line.known == KnownHeader::Other || line.flags & UNDERSCORED != 0;
-        may_be && names.has(line.name.of(buffer), folds)
-    }
-}
-
-/// Writes a kept field in Weir's form, if it was not stored in it.
-#[inline]
-fn put_kept(line: &FieldLine, buffer: &[u8], sink: &mut impl FieldSink) {
-    let value = line.value.of(buffer);
-    match line.known {
-        KnownHeader::ContentLength => match scan::decimal(value) {
-            Some(length) => sink.number(b"content-length", length),
-            None => sink.field(b"content-length", value),
-        },
-        _ => sink.field(line.name.of(buffer), value),
-    }
-}
-
 fn request_rule<'a>(head: &RequestHead, context: &RequestContext<'a>, replaced: KnownSet) -> KeepRule<'a> {
     let flags = NOMINATED
         | match context.underscores {
@@ -272,7 +221,8 @@ fn request_rule<'a>(head: &RequestHead, context: &RequestContext<'a>, replaced: 
         dropped = dropped.without(KnownHeader::Via);
     }
     let by_name = FieldEdits::by_name(&context.edits);
-    KeepRule { dropped, flags, by_name, underscores: context.underscores, recoded: false }
+    let values = FieldEdits::of_values(&context.edits);
+    KeepRule { dropped, flags, by_name, underscores: context.underscores, recoded: false, values }
 }
 
 /// Known names that are not forwarded as received.
@@ -521,7 +471,8 @@ fn response_rule<'a>(head: &ResponseHead, context: &ResponseContext<'a>) -> Keep
         recoded = negotiated.coding.is_some();
     }
     let by_name = FieldEdits::by_name(&context.edits);
-    KeepRule { dropped, flags: NOMINATED, by_name, underscores: Underscores::Keep, recoded }
+    let values = FieldEdits::of_values(&context.edits);
+    KeepRule { dropped, flags: NOMINATED, by_name, underscores: Underscores::Keep, recoded, values }
 }
 
 /// Writes the fields that a response gets after those that are kept.

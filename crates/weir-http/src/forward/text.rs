@@ -4,13 +4,14 @@
 //! validated) is copied from the buffer, together with its neighbours of that kind; all other lines are
 //! composed anew.
 
+use super::keep::{KeepRule, put_kept};
 use super::{
-    KeepRule, Query, RequestContext, ResponseContext, SentFraming, authority_of, client_framing, cookies,
-    host_of, put_conditions, put_early, put_identity, put_kept, put_max_forwards, put_request_id,
-    put_response_tail, request_rule, response_rule, target_of,
+    Query, RequestContext, ResponseContext, SentFraming, authority_of, client_framing, cookies, host_of,
+    put_conditions, put_early, put_identity, put_max_forwards, put_request_id, put_response_tail,
+    request_rule, response_rule, target_of,
 };
 use crate::body_length::BodyLength;
-use crate::edits::FieldEdits;
+use crate::edits::{FieldEdits, ReplacedValue};
 use crate::h1::encode;
 use crate::known::{IDENTITY, KnownHeader, KnownSet, same};
 use crate::message::{CANONICAL, Fields, RequestHead, ResponseHead, TargetForm, Version};
@@ -148,9 +149,10 @@ fn copy_fields(fields: &Fields, buffer: &[u8], mut run_start: usize, rule: &Keep
         return;
     }
     let mut run_end = fields.start;
+    let mut new = Vec::new();
     for line in &fields.lines {
-        let drop = rule.drops(line, buffer);
-        if !drop && line.flags & CANONICAL != 0 {
+        let outcome = rule.outcome(line, buffer, &mut new);
+        if outcome == ReplacedValue::Same && line.flags & CANONICAL != 0 {
             if run_end != line.name.start() {
                 out.extend_from_slice(buffer.get(run_start..run_end).unwrap_or_default());
                 run_start = line.name.start();
@@ -160,8 +162,10 @@ fn copy_fields(fields: &Fields, buffer: &[u8], mut run_start: usize, rule: &Keep
         }
         out.extend_from_slice(buffer.get(run_start..run_end).unwrap_or_default());
         run_start = run_end;
-        if !drop {
-            put_kept(line, buffer, out);
+        match outcome {
+            ReplacedValue::Same => put_kept(line, buffer, out),
+            ReplacedValue::New => encode::write_field(out, line.name.of(buffer), &new),
+            ReplacedValue::LeftOut => {}
         }
     }
     out.extend_from_slice(buffer.get(run_start..run_end).unwrap_or_default());

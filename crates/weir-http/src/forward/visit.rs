@@ -3,12 +3,13 @@
 //! Pseudo-headers come first, names are in lower case, and there are no connection-specific fields (RFC 9113
 //! §8, RFC 9114 §4). A `cookie` stays one field, which RFC 9113 §8.2.3 permits.
 
+use super::keep::{KeepRule, put_kept};
 use super::{
-    KeepRule, Query, RequestContext, ResponseContext, SentFraming, authority_of, client_framing, cookies,
-    put_conditions, put_early, put_identity, put_kept, put_max_forwards, put_request_id, put_response_tail,
+    Query, RequestContext, ResponseContext, SentFraming, authority_of, client_framing, cookies,
+    put_conditions, put_early, put_identity, put_max_forwards, put_request_id, put_response_tail,
     request_rule, response_rule, target_of,
 };
-use crate::edits::FieldEdits;
+use crate::edits::{FieldEdits, ReplacedValue};
 use crate::h1::encode::Digits;
 use crate::known::KnownHeader;
 use crate::message::{Fields, Method, RequestHead, ResponseHead, TargetForm};
@@ -124,7 +125,12 @@ pub(crate) fn put_status(status: u16, sink: &mut impl FieldSink) {
 }
 
 fn visit_kept(fields: &Fields, buffer: &[u8], rule: &KeepRule<'_>, sink: &mut impl FieldSink) {
-    for line in fields.lines.iter().filter(|line| !rule.drops(line, buffer)) {
-        put_kept(line, buffer, sink);
+    let mut new = Vec::new();
+    for line in &fields.lines {
+        match rule.outcome(line, buffer, &mut new) {
+            ReplacedValue::Same => put_kept(line, buffer, sink),
+            ReplacedValue::New => sink.field(line.name.of(buffer), &new),
+            ReplacedValue::LeftOut => {}
+        }
     }
 }

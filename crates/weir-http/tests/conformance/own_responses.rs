@@ -83,7 +83,7 @@ fn a_route_adds_its_fields_to_every_answer_and_changes_not_what_an_error_is() {
     let lines =
         b"access-control-allow-origin: *\r\ncache-control: max-age=31536000\r\nContent-Type: text/html\r\n\
         retry-after: 9\r\nlocation: /elsewhere\r\nx-request-id: route\r\n";
-    let edits = Some(FieldEdits { dropped: &dropped, lines });
+    let edits = Some(FieldEdits { dropped: &dropped, values: None, lines });
     let own = OwnResponse { keep_alive: true, request_id: b"i", edits, ..OwnResponse::default() };
     assert_eq!(
         error(429, "rate_limited", Some(1), &own),

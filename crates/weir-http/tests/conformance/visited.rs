@@ -104,7 +104,7 @@ fn path_host_and_scheme_for_an_http_2_backend_are_those_of_the_route() {
         &client(false),
         |context| {
             context.backend_host = Some(b"inner.test");
-            context.edits = Some(FieldEdits { dropped: &dropped, lines: b"X-Env: prod\r\n" });
+            context.edits = Some(FieldEdits { dropped: &dropped, values: None, lines: b"X-Env: prod\r\n" });
             context.path = Some(b"/inner/x");
             context.backend_scheme = Scheme::Https;
         },
@@ -237,7 +237,7 @@ fn an_extended_connect_becomes_an_upgrade_with_a_key_of_ours() {
 fn an_http_2_client_gets_its_response_without_anything_of_the_connection() {
     // RFC 9113 §8.2.2, §8.3.2
     let dropped = DroppedNames::new(["Server"]);
-    let edits = Some(FieldEdits { dropped: &dropped, lines: b"Server: weir\r\nX-Added: 1\r\n" });
+    let edits = Some(FieldEdits { dropped: &dropped, values: None, lines: b"Server: weir\r\nX-Added: 1\r\n" });
     let field = AddedField::new(b"Set-Cookie", b"c=3").unwrap();
     let sticky = SetCookie { field, is_private: true };
     let context = ResponseContext {
@@ -291,7 +291,7 @@ fn an_http_2_client_is_told_the_length_that_is_true() {
 fn an_answer_of_our_own_says_the_same_in_every_version() {
     let fields = [AddedField::new(b"X-Env", b"prod").unwrap()];
     let dropped = DroppedNames::new(["X-Served"]);
-    let edits = Some(FieldEdits { dropped: &dropped, lines: b"X-Served: weir\r\n" });
+    let edits = Some(FieldEdits { dropped: &dropped, values: None, lines: b"X-Served: weir\r\n" });
     let bytes = b"TRACE /x HTTP/1.1\r\nHost: a\r\nCookie: secret\r\nMax-Forwards: 0\r\n\r\n";
     let head = request(bytes).unwrap();
     let in_form = |form| OwnAnswer::Error {

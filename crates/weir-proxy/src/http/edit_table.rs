@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
 use weir_config::{ClientAddress, Headers, MergedHeaders, MergedSide, RuleOf};
-use weir_http::{DroppedNames, FieldEdits};
+use weir_http::{DroppedNames, FieldEdits, ValueEdits};
 use weir_template::{Source, Template, clean_field_value};
 
+use crate::http::replacing::Replacing;
 use crate::seldom::Reused;
 
 /// The rules of a listener, its routes and the pools.
@@ -52,6 +53,8 @@ pub(super) struct Side {
     /// All lines, if none of them has variables.
     constant: Option<Box<[u8]>>,
     steps: Box<[Lines]>,
+    /// Rules about the values of fields that stay.
+    values: Option<Box<Replacing>>,
 }
 
 /// Some lines of a message.
@@ -71,6 +74,9 @@ enum Lines {
 pub struct Rendered {
     pub(super) request: Vec<u8>,
     pub(super) response: Vec<u8>,
+    /// What rules about values need to know of the request.
+    pub(super) for_request: Vec<u8>,
+    pub(super) for_response: Vec<u8>,
     pub(super) host: Vec<u8>,
     pub(super) client: Vec<u8>,
     pub(super) has_response: bool,
@@ -247,6 +253,9 @@ impl EditTable {
         for field in &merged.new {
             scope.extend_from_slice(format!("\n{}:{}", field.name, field.value).as_bytes());
         }
+        for rule in merged.values.iter().flat_map(|rules| &rules.values) {
+            scope.extend_from_slice(format!("\n~{rule:?}").as_bytes());
+        }
         if let Some(host) = self.host(route, pool) {
             scope.extend_from_slice(format!("\n@{host}").as_bytes());
         }
@@ -283,7 +292,8 @@ impl Side {
         if !writes_via {
             dropped = dropped.leaving_via();
         }
-        if dropped.is_empty() && merged.new.is_empty() && of_user.is_empty() {
+        let values = Replacing::compile(merged).map(Box::new);
+        if dropped.is_empty() && merged.new.is_empty() && of_user.is_empty() && values.is_none() {
             return None;
         }
         let is_of_user = |name: &str| name != "set-cookie" && of_user.contains(&name);
@@ -307,7 +317,15 @@ impl Side {
             [Lines::Constant(lines)] => Some(std::mem::take(lines)),
             _ => None,
         };
-        Some(Side { dropped: Arc::new(dropped), tells_user, constant, steps: steps.into() })
+        Some(Side { dropped: Arc::new(dropped), tells_user, constant, steps: steps.into(), values })
+    }
+
+    /// Fills in what rules about values need to know.
+    #[inline]
+    pub(super) fn fill_in(&self, source: &impl Source, out: &mut Vec<u8>) {
+        if let Some(values) = &self.values {
+            values.fill_in(source, out);
+        }
     }
 
     /// Fills in the lines with variables; `of_user` holds the lines about the user.
@@ -327,10 +345,11 @@ impl Side {
         }
     }
 
-    /// The edits, once the lines are filled in.
+    /// The edits, once the lines, and what rules about values need to know, are filled in.
     #[inline]
-    pub(super) fn edits<'a>(&'a self, filled_in: &'a [u8]) -> FieldEdits<'a> {
-        FieldEdits { dropped: &self.dropped, lines: self.constant.as_deref().unwrap_or(filled_in) }
+    pub(super) fn edits<'a>(&'a self, lines: &'a [u8], filled_in: &'a [u8]) -> FieldEdits<'a> {
+        let values = self.values.as_deref().map(|rules| ValueEdits { rules, filled_in });
+        FieldEdits { dropped: &self.dropped, lines: self.constant.as_deref().unwrap_or(lines), values }
     }
 }
 
@@ -352,6 +371,8 @@ impl Reused for Rendered {
     const UNUSED: &'static Rendered = &Rendered {
         request: Vec::new(),
         response: Vec::new(),
+        for_request: Vec::new(),
+        for_response: Vec::new(),
         host: Vec::new(),
         client: Vec::new(),
         has_response: false,
@@ -370,7 +391,8 @@ impl Rendered {
 
     /// Frees buffers that one request has made larger than `most_bytes`.
     pub fn shrink(&mut self, most_bytes: usize) {
-        for room in [&mut self.request, &mut self.response, &mut self.host] {
+        let Rendered { request, response, for_request, for_response, host, .. } = self;
+        for room in [request, response, for_request, for_response, host] {
             if room.capacity() > most_bytes {
                 *room = Vec::new();
             }
@@ -381,7 +403,7 @@ impl Rendered {
 impl Edits {
     /// The edits for the request, once its lines are filled in.
     pub fn of_request<'a>(&'a self, rendered: &'a Rendered) -> Option<FieldEdits<'a>> {
-        Some(self.request.as_ref()?.edits(&rendered.request))
+        Some(self.request.as_ref()?.edits(&rendered.request, &rendered.for_request))
     }
 
     /// Names that are dropped from the request's trailers; `None` for none.
@@ -391,7 +413,7 @@ impl Edits {
 
     /// The edits for the response, once its lines are filled in.
     pub fn of_response<'a>(&'a self, rendered: &'a Rendered) -> Option<FieldEdits<'a>> {
-        Some(self.response.as_ref()?.edits(&rendered.response))
+        Some(self.response.as_ref()?.edits(&rendered.response, &rendered.for_response))
     }
 
     /// Names that are dropped from the response's trailers; `None` for none.

@@ -66,9 +66,11 @@ fn fill_in_response(requester: &Requester, listener: &WorkerListener, exchange: 
         return;
     }
     if let Some(side) = &edits.response {
-        let mut out = std::mem::take(&mut exchange.rendered.response);
-        side.render(&Values::of(requester, listener, exchange), &exchange.user.to_client, &mut out);
-        exchange.rendered.response = out;
+        let mut rendered = std::mem::take(&mut exchange.rendered);
+        let values = Values::of(requester, listener, exchange);
+        side.render(&values, &exchange.user.to_client, &mut rendered.response);
+        side.fill_in(&values, &mut rendered.for_response);
+        exchange.rendered = rendered;
     }
 }
 
@@ -99,6 +101,7 @@ pub(crate) fn fill_in_request(
     let values = Values::of(requester, listener, exchange);
     if let Some(side) = &edits.request {
         side.render(&values, &exchange.user.to_backend, &mut rendered.request);
+        side.fill_in(&values, &mut rendered.for_request);
     }
     let mut is_host = true;
     if let Some(template) = &edits.host {

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use weir_config::{MergedSide, Sqli};
+use weir_config::{MergedSide, Sqli, ValueRules};
 use weir_http::values::accept::Wants;
 use weir_http::{Progress, RequestHead, Scheme, parse_request};
 use weir_io::clock;
@@ -90,11 +90,12 @@ pub struct FieldChange {
     pub to_client: bool,
     /// Where the rule is: listener, pool or route.
     pub of: &'static str,
-    /// `set`, `add` or `remove`.
+    /// `set`, `add`, `remove` or `replace`.
     pub action: &'static str,
     /// Name of the field.
     pub name: String,
-    /// Its value; `None` for a field that is removed, and for one left out because its value is empty.
+    /// Its value; `None` for a field that is removed, and for one left out because its value is empty. For one
+    /// whose values are replaced: which, and by what.
     pub value: Option<String>,
 }
 
@@ -240,6 +241,7 @@ impl Request {
                 name: field.name.clone(),
                 value: edits::value_of(field, &values, !to_client),
             }));
+            changes.extend(side.values.iter().flat_map(|rules| replacements(rules, to_client)));
             if !marks.via {
                 let of = if route.is_some() { "route" } else { "listener" };
                 changes.push(FieldChange {
@@ -338,6 +340,25 @@ impl Request {
             user: Who::Asked,
         }
     }
+}
+
+/// The rules of one owner about values, in words; those about requests may be secret, and are masked.
+fn replacements(rules: &ValueRules, to_client: bool) -> Vec<FieldChange> {
+    let change = |name: &str, words: String| FieldChange {
+        to_client,
+        of: rules.of.word(),
+        action: "replace",
+        name: name.to_owned(),
+        value: Some(words),
+    };
+    let values = rules.values.iter().map(|rule| {
+        let words = match to_client {
+            true => rule.words(),
+            false => format!("{} by {}", weir_config::SECRET, edits::masked(&rule.to)),
+        };
+        change(&rule.name, words)
+    });
+    values.chain(rules.cookies.iter().map(|rule| change("set-cookie", rule.words()))).collect()
 }
 
 fn written(words: &Words<'_>) -> Vec<u8> {

@@ -48,6 +48,7 @@ pub mod probe;
 mod pump;
 mod race;
 mod read_ahead;
+mod replacing;
 mod reply;
 mod request;
 pub mod request_values;

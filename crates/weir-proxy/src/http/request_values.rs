@@ -184,7 +184,6 @@ fn parameter<'q>(query: &'q [u8], name: &[u8]) -> &'q [u8] {
 /// target that is a path stays on its site whatever is filled in: `//` at its beginning would name another
 /// site (section 4.2).
 pub fn location(to: &Template, values: &Values<'_>) -> Vec<u8> {
-    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     let mut rendered = Vec::with_capacity(to.as_written().len() + 64);
     to.render(values, &mut rendered);
     if rendered.starts_with(b"//") && !to.as_written().starts_with("//") {
@@ -195,13 +194,25 @@ pub fn location(to: &Template, values: &Values<'_>) -> Vec<u8> {
         return rendered;
     }
     let mut encoded = Vec::with_capacity(rendered.len() * 2);
-    for byte in rendered {
+    put_encoded(&rendered, &mut encoded);
+    encoded
+}
+
+/// Appends the value of a variable as a part of a URI: see [`location`].
+pub fn put_in_uri(variable: &Variable, values: &impl Source, out: &mut Vec<u8>) {
+    let mut value = Vec::new();
+    values.put(variable, &mut value);
+    put_encoded(&value, out);
+}
+
+fn put_encoded(text: &[u8], out: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    for byte in text.iter().copied() {
         match stands_in_uri(byte) {
-            true => encoded.push(byte),
-            false => encoded.extend([b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]),
+            true => out.push(byte),
+            false => out.extend([b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]),
         }
     }
-    encoded
 }
 
 fn stands_in_uri(byte: u8) -> bool {
