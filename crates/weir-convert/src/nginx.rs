@@ -31,6 +31,7 @@ mod networks;
 mod pool_settings;
 mod pools;
 mod proxy_target;
+mod redirects;
 mod referers;
 mod request_test;
 mod rewrites;

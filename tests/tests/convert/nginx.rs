@@ -5,6 +5,7 @@ mod bodies;
 mod clients;
 mod locations;
 mod peers;
+mod redirects;
 mod refusals;
 mod rules;
 mod stream;

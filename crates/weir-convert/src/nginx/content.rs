@@ -15,7 +15,7 @@ use super::scope::NginxScope;
 use super::serve::NginxServer;
 use super::tree::NginxDirective;
 use super::variables::{NginxPlace, single_variable};
-use super::{caching, headers, limits, logs, timers};
+use super::{caching, headers, limits, logs, redirects, timers};
 use crate::DirectiveVerdict;
 
 /// Most values of a map that choose among pools.
@@ -414,6 +414,8 @@ fn to_pool<'c>(
         copy(conversion, directive, &fields[&variable], (&mut route, &mut *copied));
     }
     headers::of_response(conversion, &content.scope, place, &mut route);
+    let own = redirects::own_address(pass, content.location);
+    redirects::of_route(conversion, &content.scope, place, &own, &mut route);
     timers::of_route(conversion, &content.scope, (&content.server.timers, size), &mut route);
     limits::of_route(conversion, &content.scope, place, &mut route);
     caching::compression(conversion, &content.scope, &mut route);
@@ -525,15 +527,6 @@ fn passing(conversion: &mut Conversion<'_>, scope: &NginxScope<'_>) {
             "1.0" => conversion.ledger.approximate(directive, "HTTP/1.1 towards backends"),
             _ => conversion.ledger.exact(directive, "as Weir does (`protocol` of the pool)"),
         }
-    }
-    match scope.one("proxy_redirect") {
-        Some(directive) if directive.word(0) == "off" => conversion.ledger.exact(directive, "`location` passes as it is"),
-        Some(directive) => conversion.ledger.unsupported(directive, "Weir changes no `location` of backends: it passes as it is"),
-        None => conversion.ledger.unsaid(
-            "proxy_redirect",
-            DirectiveVerdict::Approximate,
-            "nginx rewrites a `location` that has the name in `proxy_pass`, and Weir passes it on: a backend that redirects to its own host should get the client's (`backend_host`)",
-        ),
     }
     if let Some(directive) = scope.one("proxy_ignore_client_abort") {
         conversion.ledger.approximate(

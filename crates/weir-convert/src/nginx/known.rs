@@ -192,9 +192,6 @@ const LACKING: &[(&str, &[&str])] = &[
     (
         "Weir has no counterpart: left out",
         &[
-            "proxy_cookie_domain",
-            "proxy_cookie_path",
-            "proxy_cookie_flags",
             "secure_link",
             "secure_link_md5",
             "secure_link_secret",
@@ -305,6 +302,9 @@ const CONVERTED: &[&str] = &[
     "proxy_cache_use_stale",
     "proxy_cache_valid",
     "proxy_connect_timeout",
+    "proxy_cookie_domain",
+    "proxy_cookie_flags",
+    "proxy_cookie_path",
     "proxy_download_rate",
     "proxy_half_close",
     "proxy_hide_header",
