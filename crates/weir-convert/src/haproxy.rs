@@ -17,6 +17,7 @@ mod binds;
 mod changes;
 mod checks;
 mod criteria;
+mod destinations;
 mod expressions;
 mod fill;
 mod fronts;
@@ -49,6 +50,7 @@ mod texts;
 mod times;
 mod tracks;
 mod trust;
+mod values;
 mod words;
 
 pub(super) use self::sections::looks_like;

@@ -3,6 +3,7 @@
 
 mod peers;
 mod refusals;
+mod servers;
 mod variables;
 
 use std::fmt::Write as _;

@@ -22,6 +22,7 @@ struct Named {
     line: usize,
     test: Result<Test, String>,
     counts: bool,
+    of_request: bool,
 }
 
 /// What reading conditions takes besides their words.
@@ -34,6 +35,8 @@ pub struct Reader<'r> {
     pub source: &'r dyn SourceFiles,
     /// Whether the proxy relays TCP.
     pub is_tcp: bool,
+    /// Whether the rule that is read is for responses, which what a request has is gone for.
+    pub of_response: bool,
     /// Which requests its counters are told of.
     pub tracks: Tracks,
 }
@@ -59,8 +62,10 @@ impl Acls {
     pub fn of(lines: &[&Line], maps: &mut Maps, source: &dyn SourceFiles, is_tcp: bool) -> Acls {
         let mut named: BTreeMap<String, Vec<Named>> = BTreeMap::new();
         for line in lines.iter().filter(|line| line.word(0) == "acl") {
-            let test = criterion(line.from(2), source).and_then(|criterion| test(&criterion, maps, is_tcp));
-            let own = Named { line: line.number, test, counts: counts(line.from(2)) };
+            let criterion = criterion(line.from(2), source);
+            let of_request = criterion.as_ref().is_ok_and(|criterion| criterion.of_request);
+            let test = criterion.and_then(|criterion| test(&criterion, maps, is_tcp));
+            let own = Named { line: line.number, test, counts: counts(line.from(2)), of_request };
             named.entry(line.word(1).to_owned()).or_default().push(own);
         }
         Acls { named }
@@ -89,6 +94,11 @@ impl Acls {
         }
     }
 
+    /// Whether all of it is about what a request has.
+    fn is_of_request(&self, name: &str) -> bool {
+        self.named.get(name).is_some_and(|all| all.iter().all(|own| own.of_request))
+    }
+
     /// Whether it asks how much somebody does.
     fn counts(&self, name: &str) -> bool {
         self.named.get(name).is_some_and(|all| all.iter().any(|own| own.counts))
@@ -108,6 +118,12 @@ impl Acls {
         }
         Ok(whole)
     }
+}
+
+/// What a rule for responses finds of a request.
+fn never() -> Test {
+    let note = "what it asks of the request never holds here in HAProxy, which warns of it: a variable (`set-var`) keeps it for the response";
+    Test { notes: vec![note.to_owned()], ..Test::always(false) }
 }
 
 fn predefined(name: &str) -> Option<Result<Test, String>> {
@@ -190,14 +206,24 @@ impl Reader<'_> {
                 "and" | "&&" | "AND" => continue,
                 "{" => {
                     let inner: Vec<String> = left.by_ref().take_while(|word| *word != "}").cloned().collect();
-                    let test = criterion(&inner, self.source)
-                        .and_then(|criterion| test(&criterion, self.maps, self.is_tcp));
+                    let criterion = criterion(&inner, self.source);
+                    let test = match criterion {
+                        Ok(criterion) if self.of_response && criterion.of_request => Ok(never()),
+                        Ok(criterion) => test(&criterion, self.maps, self.is_tcp),
+                        Err(why) => Err(why),
+                    };
                     read.notes.extend(test.iter().flat_map(|test| test.notes.clone()));
                     (test, counts(&inner))
                 }
                 name => {
                     read.used.push(name.to_owned());
-                    (self.acls.test(name), self.acls.counts(name))
+                    match self.of_response && self.acls.is_of_request(name) {
+                        true => {
+                            read.notes.extend(never().notes);
+                            (Ok(never()), false)
+                        }
+                        false => (self.acls.test(name), self.acls.counts(name)),
+                    }
                 }
             };
             let negated = std::mem::take(&mut negated);

@@ -66,6 +66,14 @@ pub fn use_backend(name: &str, maps: &mut Maps) -> Result<Became, String> {
 }
 
 /// `reqadd` and `rspadd` of old files: `X-A:\ value`.
+/// `use-server NAME`.
+pub fn use_server(name: &str) -> Result<Became, String> {
+    if name.contains('%') {
+        return Err("Weir takes no names of servers from what clients send".to_owned());
+    }
+    Ok(Became::one(StepAct::Server(name.to_owned()), "a route to a pool of that server alone"))
+}
+
 pub fn added(line: &Line) -> Result<Became, String> {
     let side = if line.word(0) == "reqadd" { Side::Request } else { Side::Response };
     let (name, value) = line.word(1).split_once(':').ok_or("it has no `NAME: VALUE`")?;
@@ -85,6 +93,14 @@ pub fn action(words: &[String], maps: &mut Maps) -> Result<Became, String> {
             field(name, side, arguments, maps)
         }
         ("deny", Side::Request) => answers::answer(arguments, 403, maps).map(Became::answer),
+        ("deny" | "return", Side::Response) => {
+            let default = if name == "deny" { 502 } else { 200 };
+            answers::answer(arguments, default, maps).map(|(answer, mut notes)| {
+                notes.push("no backend is asked where it holds".to_owned());
+                let what = format!("routes that answer {}", answer.status);
+                Became { acts: vec![StepAct::HoldBack(answer)], what, notes, when: None }
+            })
+        }
         ("tarpit", Side::Request) => answers::answer(arguments, 500, maps).map(|(answer, mut notes)| {
             notes.push("answered at once".to_owned());
             Became::answer((answer, notes))
@@ -139,6 +155,15 @@ fn without_route(name: &str, within: &str, side: Side, arguments: &[String]) -> 
             Ok(Became::nothing("paths are always brought into their normal form; queries are kept"))
         }
         ("wait-for-body", Side::Request) => Ok(Became::one(
+        ("set-timeout", Side::Request) => timeout(arguments),
+        ("strict-mode", _) => Ok(Became::nothing("a rule that cannot be followed is told by `weir check`")),
+        ("wait-for-handshake", Side::Request) => Ok(Became::same(
+            "always so: only GET and the like are taken early, of HTTP/3, where `early_data` says so",
+        )),
+        ("set-nice" | "set-priority-class" | "set-priority-offset", _) => {
+            Ok(Became::nothing("requests have no ranks: a queue is served in order"))
+        }
+        ("unset-var", _) => Ok(Became::same("nothing is kept")),
             StepAct::Key("buffer", "{ requests = \"64KiB\" }".to_owned()),
             "`buffer` of routes",
         )),
@@ -171,6 +196,20 @@ fn without_route(name: &str, within: &str, side: Side, arguments: &[String]) -> 
 }
 
 fn auth(arguments: &[String]) -> Became {
+/// `set-timeout server 5s`
+fn timeout(arguments: &[String]) -> Result<Became, String> {
+    let [which, text] = arguments else { return Err("it has no time".to_owned()) };
+    let time = super::times::duration(text, 1).ok_or("timers are not taken from what clients send")?;
+    let day = 86_400_000;
+    let timers: Vec<(&'static str, String)> = match which.as_str() {
+        "server" => ["backend", "stream"].map(|key| (key, time.within(10, day).0.to_string())).into(),
+        "tunnel" => vec![("tunnel", time.within(10, 30 * day).0.to_string())],
+        "client" => vec![("client_body", time.within(10, day).0.to_string())],
+        other => return Err(format!("routes have no timer `{other}`")),
+    };
+    Ok(Became::one(StepAct::Timeout(timers), "`timeout` of routes"))
+}
+
     let realm = match arguments {
         [word, realm, ..] if word == "realm" => realm.clone(),
         _ => "restricted".to_owned(),
@@ -227,3 +266,4 @@ fn edit(side: Side, name: &str, act: Act) -> Result<Became, String> {
         Outcome::Anyway(note) => Became::nothing(note),
     })
 }
+        Act::Replace(_) => "replace",

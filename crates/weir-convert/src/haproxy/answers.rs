@@ -15,7 +15,7 @@ pub type Told = (Answer, Vec<String>);
 pub fn refusal(status: u16) -> Answer {
     let mut table = Keys::default();
     table.set("status", status.to_string());
-    Answer { key: "respond", table: table.inline(), status, fields: Vec::new() }
+    Answer { key: "respond", table: table.inline(), status, body: Keys::default(), fields: Vec::new() }
 }
 
 /// `monitor-uri`, which comes before every rule.
@@ -28,7 +28,8 @@ pub fn monitor(line: &Line) -> Result<Became, String> {
     table.set("status", "200");
     table.set("body", said("<html><body><h1>200 OK</h1>\nService ready.\n</body></html>\n"));
     table.set("content_type", said("text/html"));
-    let answer = Answer { key: "respond", table: table.inline(), status: 200, fields: Vec::new() };
+    let (body, fields) = (Keys::default(), Vec::new());
+    let answer = Answer { key: "respond", table: table.inline(), status: 200, body, fields };
     let mut became = Became::answer((answer, Vec::new()));
     let atom = matching::Atom::Ask(Ask::Path(vec![path.to_owned()]));
     became.when = Some(When::of(matching::Test { atoms: vec![atom], notes: Vec::new() }));
@@ -86,7 +87,7 @@ pub fn answer(words: &[String], default: u16, maps: &mut Maps) -> Result<Told, S
     let mut all = Keys::default();
     all.set("status", status.to_string());
     table.entries().iter().for_each(|(key, value)| all.set(key, value.clone()));
-    Ok((Answer { key: "respond", table: all.inline(), status, fields }, notes))
+    Ok((Answer { key: "respond", table: all.inline(), status, body: table, fields }, notes))
 }
 
 /// `redirect` with its arguments.
@@ -134,7 +135,9 @@ pub fn redirect(words: &[String], maps: &mut Maps) -> Result<Told, String> {
     let mut table = Keys::default();
     table.set("to", said(&to));
     table.set("status", code.to_string());
-    Ok((Answer { key: "redirect", table: table.inline(), status: code, fields }, notes))
+    let answer =
+        Answer { key: "redirect", table: table.inline(), status: code, body: Keys::default(), fields };
+    Ok((answer, notes))
 }
 
 /// A target as Weir takes it. `Err` where a client could choose the site.

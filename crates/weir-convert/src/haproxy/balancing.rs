@@ -55,6 +55,9 @@ pub fn say(proxy: &Proxy<'_>, servers: &[Server], maps: &mut Maps, keys: &mut Ke
         }
     }
     sticky(proxy, servers, keys, ledger);
+    if sessions(proxy, keys, ledger) {
+        return;
+    }
     for line in proxy.lines_of("stick") {
         stick(line, proxy.is_tcp, maps, keys, ledger);
     }
@@ -176,6 +179,30 @@ fn sticky(proxy: &Proxy<'_>, servers: &[Server], keys: &mut Keys, ledger: &mut L
     if let Some(line) = proxy.last(&["dynamic-cookie-key"]) {
         ledger.approximate(line.number, "the secret is this machine's; `sticky.secret_file` says another");
     }
+}
+
+/// Clients that stay with the server which has given them a session: the cookie of the application says which
+/// session it is, but no table which server, so Weir sets a cookie of its own beside it. Whether the proxy has
+/// such clients.
+fn sessions(proxy: &Proxy<'_>, keys: &mut Keys, ledger: &mut Ledger) -> bool {
+    let learned = proxy.lines_of("stick").find_map(|line| {
+        let sample = Sample::parse(line.word(2)).ok().filter(|_| line.word(1) == "store-response")?;
+        matches!(sample.fetch.name.as_str(), "res.cook" | "scook" | "set-cookie")
+            .then(|| sample.fetch.argument(0).to_owned())
+    });
+    let by_name = proxy.last(&["appsession"]);
+    let name = learned.or_else(|| by_name.map(|line| line.word(1).to_owned()));
+    let Some(name) = name.filter(|name| is_token(name) && !proxy.is_tcp) else { return false };
+    if !keys.has("sticky") {
+        keys.set("sticky", inline(&[("cookie".to_owned(), said(&format!("{name}_server")))]));
+    }
+    let note = format!(
+        "`sticky`: a cookie of Weir's own, beside `{name}`, keeps clients with the server that they came to first; a table knows of none"
+    );
+    for line in proxy.lines_of("stick").chain(by_name) {
+        ledger.approximate(line.number, note.clone());
+    }
+    true
 }
 
 fn stick(line: &Line, is_tcp: bool, maps: &mut Maps, keys: &mut Keys, ledger: &mut Ledger) {

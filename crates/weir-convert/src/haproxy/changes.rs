@@ -3,7 +3,7 @@
 use super::headers::{Edits, Side};
 use super::output::{Keys, inline, said};
 use super::routes::listed;
-use super::rules::{Rewrite, StepAct};
+use super::rules::{Answer, Rewrite, StepAct};
 
 /// What has been changed on the way to a route.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +24,12 @@ pub struct Changes {
     pub pinned: Option<String>,
     /// Whether backends get another path than the one that routes ask for.
     pub path_is_changed: bool,
+    /// Keys of `timeout`.
+    pub timeout: Keys,
+    /// Tables of `error_page`.
+    pub pages: Vec<String>,
+    /// What is said in place of the responses of backends, which are held back, and whether a backend says it.
+    pub held_back: Option<(Answer, bool)>,
     /// Pools with their shares.
     pub splits: Vec<(String, f64)>,
     /// Whether the rules are those of a backend.
@@ -33,7 +39,19 @@ pub struct Changes {
 impl StepAct {
     /// Whether it changes something and goes on.
     pub fn is_change(&self) -> bool {
-        matches!(self, StepAct::Edit(..) | StepAct::Key(..) | StepAct::Rewrite(_))
+        matches!(
+            self,
+            StepAct::Edit(..)
+                | StepAct::Key(..)
+                | StepAct::Rewrite(_)
+                | StepAct::Timeout(_)
+                | StepAct::Pages(_)
+        )
+    }
+
+    /// Whether it changes nothing but how responses look.
+    pub fn is_look(&self) -> bool {
+        matches!(self, StepAct::Pages(_) | StepAct::Key("compress", _))
     }
 }
 
@@ -45,7 +63,11 @@ impl Changes {
             StepAct::Edit(Side::Response, edit) if self.is_behind => self.behind_response.push(edit.clone()),
             StepAct::Edit(Side::Response, edit) => self.response.push(edit.clone()),
             StepAct::Key(key, value) => self.keys.set(key, value.clone()),
-            StepAct::Rewrite(Rewrite { pinned, path, query }) => {
+            StepAct::Timeout(timers) => {
+                timers.iter().for_each(|(key, value)| self.timeout.set(key, said(value)));
+            }
+            StepAct::Pages(pages) => self.add_pages(pages, false),
+            StepAct::Rewrite(Rewrite { pinned, path, query, add_query }) => {
                 if pinned.is_some() {
                     self.pinned.clone_from(pinned);
                 }
@@ -56,8 +78,25 @@ impl Changes {
                 if let Some(query) = query {
                     self.rewrite.set("query", said(query));
                 }
+                if let Some(more) = add_query {
+                    self.rewrite.set("add_query", said(more));
+                }
             }
             _ => {}
+        }
+    }
+
+    /// Adds error pages before or behind those that are there; one for statuses that have a page is left out.
+    pub fn add_pages(&mut self, pages: &[String], first: bool) {
+        for page in pages {
+            let statuses = |page: &str| {
+                page.split(" }").next().and_then(|page| page.split(", ").next()).map(str::to_owned)
+            };
+            if self.pages.iter().any(|known| statuses(known) == statuses(page)) {
+                continue;
+            }
+            let at = if first { 0 } else { self.pages.len() };
+            self.pages.insert(at, page.clone());
         }
     }
 
@@ -70,6 +109,12 @@ impl Changes {
         lost.extend(response.say(Side::Response, &mut keys));
         if !self.limits.is_empty() {
             keys.set("rate_limit", listed(&self.limits));
+        }
+        if !self.timeout.is_empty() {
+            keys.set("timeout", self.timeout.inline());
+        }
+        if !self.pages.is_empty() {
+            keys.set("error_page", format!("[{}]", self.pages.join(", ")));
         }
         if !self.rewrite.is_empty() {
             keys.set("rewrite", self.rewrite.inline());

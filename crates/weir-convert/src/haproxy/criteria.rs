@@ -1,6 +1,7 @@
 //! What an ACL tests: a sample, how it is compared, and with what.
 
 use super::samples::{Call, Sample};
+use super::sections::Line;
 use crate::SourceFiles;
 
 /// What an ACL says, as it stands there.
@@ -17,13 +18,48 @@ pub struct Criterion {
     pub patterns: Vec<String>,
     /// `-f`, for addresses, whose files Weir reads itself.
     pub files: Vec<String>,
+    /// Whether it is about what a request has, and was not kept in a variable for its response.
+    pub of_request: bool,
+}
+
+/// Stands before what an ACL tests if that is gone when the response comes.
+const OF_REQUEST: char = '\u{E002}';
+
+/// Marks what a line tests that is of a request, before variables are filled in.
+pub fn mark(line: &mut Line) {
+    let starts: Vec<usize> = match line.word(0) {
+        "acl" => vec![2],
+        "http-response" | "http-after-response" => {
+            (1..line.words.len()).filter(|at| line.word(at - 1) == "{").collect()
+        }
+        _ => Vec::new(),
+    };
+    for at in starts {
+        if let Some(word) = line.words.get_mut(at).filter(|word| is_of_request(word)) {
+            word.insert(0, OF_REQUEST);
+        }
+    }
+}
+
+/// Whether a sample is of a request alone, so that HAProxy finds nothing in a rule for responses.
+fn is_of_request(sample: &str) -> bool {
+    let name = sample.split(['(', ',']).next().unwrap_or_default();
+    let kept = ["req.proto_http", "req.ver"];
+    let families = ["path", "url", "base", "query", "hdr", "cook", "req.", "urlp", "http_auth"];
+    let is_of = |family: &&str| {
+        let rest = name.strip_prefix(*family);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_') || family.ends_with('.'))
+    };
+    name == "pathq" || (families.iter().any(|family| is_of(&family)) && !kept.contains(&name))
 }
 
 const METHODS: &[&str] = &["str", "beg", "end", "sub", "dir", "dom", "reg", "len", "cnt", "ip", "val"];
 
 /// Reads what stands behind the name of an ACL, or between braces. `Err` says what is wrong.
 pub fn criterion(words: &[String], source: &dyn SourceFiles) -> Result<Criterion, String> {
-    let mut sample = Sample::parse(words.first().ok_or("it tests nothing")?)?;
+    let first = words.first().ok_or("it tests nothing")?;
+    let plain = first.strip_prefix(OF_REQUEST);
+    let mut sample = Sample::parse(plain.unwrap_or(first))?;
     let mut method = take_suffix(&mut sample);
     let mut read = Criterion {
         sample,
@@ -31,6 +67,7 @@ pub fn criterion(words: &[String], source: &dyn SourceFiles) -> Result<Criterion
         ignore_case: false,
         patterns: Vec::new(),
         files: Vec::new(),
+        of_request: plain.is_some(),
     };
     let is_address = matches!(read.sample.fetch.name.as_str(), "src" | "dst");
     let mut left = words[1..].iter();
@@ -68,12 +105,12 @@ pub fn criterion(words: &[String], source: &dyn SourceFiles) -> Result<Criterion
 
 /// Whether what is asked for, as it stands behind the name of an ACL, is how much somebody or something does.
 pub fn counts(words: &[String]) -> bool {
-    let text = words.first().map_or("", String::as_str);
+    let text = words.first().map_or("", |first| first.trim_start_matches(OF_REQUEST));
     let is_tracked = text
         .strip_prefix("sc")
         .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit() || c == '_'));
     let is_of_source = text.starts_with("src_") && !text.starts_with("src_port");
-    let of_proxies = ["be_", "fe_", "srv_", "queue", "connslots", "avg_queue", "act_conn", "table_"];
+    let of_proxies = ["be_", "fe_", "srv_", "nbsrv", "queue", "connslots", "avg_queue", "act_conn", "table_"];
     is_tracked
         || is_of_source
         || text.starts_with("req.body_")
@@ -153,6 +190,7 @@ fn is_number(sample: &Sample, method: &str) -> bool {
         || name.contains("conn_")
         || name.starts_with("date")
         || name.starts_with("ssl_c_verify")
+        || name == "ssl_c_used"
         || matches!(
             name,
             "hour" | "ssl_fc_has_crt" | "req.ssl_hello_type" | "queue" | "connslots" | "avg_queue"

@@ -26,6 +26,9 @@ pub fn fill_in(sections: &mut [Section], ledger: &mut Ledger) {
             }
         }
     }
+    for line in sections.iter_mut().flat_map(|section| &mut section.lines) {
+        super::criteria::mark(line);
+    }
     for section in sections {
         let captured = captured(&section.lines);
         for word in section.lines.iter_mut().flat_map(|line| &mut line.words) {

@@ -270,6 +270,34 @@ fn compression(proxy: &Proxy<'_>, keys: &mut Keys, ledger: &mut Ledger) {
     keys.set("compress", compress.inline());
 }
 
+/// What a backend says of how its responses look, as rules of the routes that lead to it.
+pub fn looks(
+    proxy: &Proxy<'_>,
+    globals: &Globals,
+    (source, files): (&dyn SourceFiles, &mut Vec<ConvertedFile>),
+    ledger: &mut Ledger,
+) -> Vec<RuleStep> {
+    let own = |word: &str| -> Vec<&Line> {
+        proxy.section.lines.iter().filter(|line| line.word(0) == word).collect()
+    };
+    let mut acts = Vec::new();
+    if let Some(line) = own("compression").first() {
+        let mut keys = Keys::default();
+        compression(proxy, &mut keys, ledger);
+        let compress = keys.get("compress").map(|compress| StepAct::Key("compress", compress.to_owned()));
+        acts.extend(compress.map(|act| (line.number, act)));
+    }
+    let lines = own("errorfile");
+    if let Some(line) = lines.first() {
+        let mut tables = Vec::new();
+        pages(&lines, &mut tables, globals, (source, files), ledger);
+        let tables: Vec<String> = tables.iter().map(Keys::inline).collect();
+        acts.push((line.number, StepAct::Pages(tables)));
+    }
+    let step = |(line, act)| RuleStep { line, phase: 1, when: When::always(), act };
+    acts.into_iter().map(step).collect()
+}
+
 /// The `errorfile` lines of a proxy, and those of the `http-errors` that it names by `errorfiles`.
 fn page_lines<'s>(proxy: &Proxy<'s>, sections: &'s [Section], ledger: &mut Ledger) -> Vec<&'s Line> {
     let mut lines: Vec<&Line> = Vec::new();

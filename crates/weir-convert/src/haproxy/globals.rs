@@ -22,6 +22,8 @@ pub struct Globals {
     ca_base: String,
     /// The oldest version of TLS.
     pub min_version: Option<&'static str>,
+    /// Whether certificates of servers are not looked at unless a server says it.
+    pub trusts_servers: bool,
     /// Whether no session tickets are given.
     pub no_tickets: bool,
     /// `localpeer`: the name of this machine among `peers`; empty if it is not said.
@@ -102,6 +104,10 @@ impl Globals {
                 line.word(1).clone_into(&mut self.localpeer);
                 ledger.exact(number, "which of the `peers` this Weir is");
             }
+            "ssl-server-verify" => {
+                self.trusts_servers = line.word(1) == "none";
+                ledger.exact(number, "`tls.verify` of pools");
+            }
             "setenv" | "presetenv" => ledger.exact(number, "its value stands where it is used"),
             word => other(word, line, ledger),
         }
@@ -137,7 +143,18 @@ fn based(base: &str, path: &str) -> String {
 fn other(word: &str, line: &Line, ledger: &mut Ledger) {
     let number = line.number;
     match word {
-        "user" | "group" | "uid" | "gid" | "chroot" | "daemon" | "pidfile" | "master-worker" | "mworker-max-reloads" | "set-dumpable" | "setcap" | "unix-bind" => {
+        "user"
+        | "group"
+        | "uid"
+        | "gid"
+        | "chroot"
+        | "daemon"
+        | "pidfile"
+        | "master-worker"
+        | "mworker-max-reloads"
+        | "set-dumpable"
+        | "setcap"
+        | "unix-bind" => {
             ledger.approximate(number, "the service manager's business: the unit for systemd says as whom Weir runs, and what it may");
         }
         "ulimit-n" => ledger.approximate(number, "the limit of descriptors is the unit's (`LimitNOFILE`)"),
@@ -145,29 +162,93 @@ fn other(word: &str, line: &Line, ledger: &mut Ledger) {
         "cpu-map" | "thread-groups" | "thread-group" | "numa-cpu-mapping" => {
             ledger.approximate(number, "each worker is pinned to a CPU that the process may use");
         }
-        "stats" => ledger.approximate(number, "`weir status`, `weir drain` and the admin API (`[admin]`) take the place of this socket"),
-        "server-state-base" | "server-state-file" => ledger.approximate(number, "a reload keeps states by itself"),
-        "ssl-default-bind-ciphers" | "ssl-default-bind-ciphersuites" | "ssl-default-bind-curves" | "ssl-default-server-ciphers" | "ssl-default-server-ciphersuites" | "ssl-default-server-options" | "ssl-default-bind-sigalgs" => {
-            ledger.approximate(number, "suites are those of a policy (`tls.ciphers`), all of them strong and with forward secrecy");
+        "stats" => ledger.approximate(
+            number,
+            "`weir status`, `weir drain` and the admin API (`[admin]`) take the place of this socket",
+        ),
+        "server-state-base" | "server-state-file" => {
+            ledger.approximate(number, "a reload keeps states by itself")
         }
-        "ssl-dh-param-file" | "tune.ssl.default-dh-param" => ledger.approximate(number, "no finite-field Diffie-Hellman is spoken"),
-        "ssl-server-verify" => ledger.unsupported(number, "each pool says itself whom it believes (`tls.verify`): by default nobody without a good certificate"),
-        "ssl-load-extra-files" | "ssl-load-extra-del-ext" | "issuers-chain-path" | "ssl-engine" | "ssl-mode-async" | "ssl-skip-self-issued-ca" => {
+        "ssl-default-bind-ciphers"
+        | "ssl-default-bind-ciphersuites"
+        | "ssl-default-bind-curves"
+        | "ssl-default-server-ciphers"
+        | "ssl-default-server-ciphersuites"
+        | "ssl-default-server-options"
+        | "ssl-default-bind-sigalgs" => {
+            ledger.approximate(
+                number,
+                "suites are those of a policy (`tls.ciphers`), all of them strong and with forward secrecy",
+            );
+        }
+        "ssl-dh-param-file" | "tune.ssl.default-dh-param" => {
+            ledger.approximate(number, "no finite-field Diffie-Hellman is spoken")
+        }
+        "ssl-load-extra-files"
+        | "ssl-load-extra-del-ext"
+        | "issuers-chain-path"
+        | "ssl-engine"
+        | "ssl-mode-async"
+        | "ssl-skip-self-issued-ca" => {
             ledger.approximate(number, "certificates name their files themselves");
         }
-        "spread-checks" => ledger.approximate(number, "the first probes are spread, later ones keep their pace"),
-        "description" | "node" | "log-tag" | "log-send-hostname" | "quiet" | "zero-warning" | "strict-limits" | "noepoll" | "nopoll" | "nosplice" | "noreuseport" | "busy-polling" | "profiling.tasks" | "profiling.memory" | "insecure-fork-wanted" | "insecure-setuid-wanted" | "no-memory-trimming" | "max-spread-checks" | "grace" | "close-spread-time" | "anonkey" | "default-path" | "maxconnrate" | "maxsessrate" | "maxpipes" | "maxsslconn" | "maxsslrate" | "maxzlibmem" | "maxcomprate" | "maxcompcpuusage" => {
+        "spread-checks" => {
+            ledger.approximate(number, "the first probes are spread, later ones keep their pace")
+        }
+        "description"
+        | "node"
+        | "log-tag"
+        | "log-send-hostname"
+        | "quiet"
+        | "zero-warning"
+        | "strict-limits"
+        | "noepoll"
+        | "nopoll"
+        | "nosplice"
+        | "noreuseport"
+        | "busy-polling"
+        | "profiling.tasks"
+        | "profiling.memory"
+        | "insecure-fork-wanted"
+        | "insecure-setuid-wanted"
+        | "no-memory-trimming"
+        | "max-spread-checks"
+        | "grace"
+        | "close-spread-time"
+        | "anonkey"
+        | "default-path"
+        | "maxconnrate"
+        | "maxsessrate"
+        | "maxpipes"
+        | "maxsslconn"
+        | "maxsslrate"
+        | "maxzlibmem"
+        | "maxcomprate"
+        | "maxcompcpuusage" => {
             let limits = word.starts_with("max");
-            let note = if limits { "no limit of its own: `runtime.memory` bounds them all" } else { "no effect on traffic" };
+            let note = if limits {
+                "no limit of its own: `runtime.memory` bounds them all"
+            } else {
+                "no effect on traffic"
+            };
             ledger.approximate(number, note);
         }
-        "lua-load" | "lua-load-per-thread" | "lua-prepend-path" => ledger.unsupported(number, "there is no Lua"),
-        "expose-experimental-directives" | "h1-case-adjust" | "h1-case-adjust-file" | "external-check" | "email-alert" => {
+        "lua-load" | "lua-load-per-thread" | "lua-prepend-path" => {
+            ledger.unsupported(number, "there is no Lua")
+        }
+        "expose-experimental-directives"
+        | "h1-case-adjust"
+        | "h1-case-adjust-file"
+        | "external-check"
+        | "email-alert" => {
             ledger.unsupported(number, "there is nothing like it");
         }
         "unsetenv" | "resetenv" => ledger.approximate(number, "no program is run"),
         word if word.starts_with("tune.") => {
-            ledger.approximate(number, "buffers and limits have defaults of their own (`limits`, `runtime.memory`)");
+            ledger.approximate(
+                number,
+                "buffers and limits have defaults of their own (`limits`, `runtime.memory`)",
+            );
         }
         _ => {}
     }

@@ -53,10 +53,11 @@ impl Maps {
         &self.made
     }
 
-    /// The name of a map that says `yes` of these server names of TLS, which no route asks for by itself.
-    pub fn of_server_names(&mut self, kind: &'static str, names: &[String]) -> String {
+    /// The name of a map that says `yes` where what `key` says is one of these: for what no route asks for by
+    /// itself, such as the server name of TLS.
+    pub fn made(&mut self, key: &str, kind: &'static str, keys: &[String]) -> String {
         let mut lines: Vec<String> = Vec::new();
-        for name in names {
+        for name in keys {
             let line = format!("{} yes\n", name.replace(' ', "\\x20"));
             if !lines.contains(&line) {
                 lines.push(line);
@@ -66,12 +67,18 @@ impl Maps {
         let path = match self.made.iter().find(|file| file.text == text && file.path.contains(kind)) {
             Some(known) => known.path.clone(),
             None => {
-                let path = format!("{}/names-{kind}-{}.map", self.folder, self.made.len() + 1);
+                let of = match key {
+                    "$server_name" => "names",
+                    "$query" => "queries",
+                    "$client_cert_subject" => "certificates",
+                    _ => "values",
+                };
+                let path = format!("{}/{of}-{kind}-{}.map", self.folder, self.made.len() + 1);
                 self.made.push(ConvertedFile { path: path.clone(), text });
                 path
             }
         };
-        let key = "$server_name".to_owned();
+        let key = key.to_owned();
         self.keep(Map { name: String::new(), file: path, kind, key, default: None, ignore_case: false })
     }
 

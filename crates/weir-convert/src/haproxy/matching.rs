@@ -4,9 +4,10 @@ use super::asks::{Ask, Family, merged};
 use super::criteria::{Criterion, bounds};
 use super::maps::{Maps, kind_of};
 use super::networks::network;
-use super::output::is_token;
+use super::output::{is_token, said};
 use super::samples::Sample;
 use super::texts::{self, Texts};
+use super::values;
 
 /// One alternative of an ACL.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,6 +41,8 @@ pub enum Special {
     Larger(u64),
     /// No server of this backend is up.
     NoServer(String),
+    /// A response has one of these statuses, or of these classes of errors, as they stand in the config.
+    Status(Vec<String>),
     /// By chance.
     Share(f64),
 }
@@ -47,7 +50,7 @@ pub enum Special {
 impl Special {
     /// Whether it is how much somebody does or sends, so that a rule which refuses is a limit.
     pub const fn is_limit(&self) -> bool {
-        matches!(self, Special::Above(..) | Special::Larger(_))
+        matches!(self, Special::Above(..) | Special::Larger(_) | Special::NoServer(_))
     }
 }
 
@@ -122,7 +125,15 @@ pub fn test(criterion: &Criterion, maps: &mut Maps, is_tcp: bool) -> Result<Test
         let notes = vec!["Weir answers 400 by itself where the field is there twice".to_owned()];
         return Ok(Test { notes, ..Test::always(false) });
     }
+    if let Some(test) = values::length(criterion).or_else(|| values::test(criterion, maps)) {
+        return test;
+    }
     if let Some(without_port) = sample.is_host() {
+        if criterion.method == "cnt" && criterion.patterns.first().and_then(|one| bounds(one)) == Some((0, 0))
+        {
+            let notes = vec!["Weir answers 400 by itself where there is none".to_owned()];
+            return Ok(Test { notes, ..Test::always(false) });
+        }
         return texts::host(criterion, without_port).map(|(asks, notes)| Test::asks(asks, notes));
     }
     let (lowered, plain) = sample.without_case();
@@ -133,7 +144,7 @@ pub fn test(criterion: &Criterion, maps: &mut Maps, is_tcp: bool) -> Result<Test
     let argument = sample.fetch.argument(0);
     match name {
         "path" => texts.path().map(|asks| of_paths(asks, Vec::new())),
-        "url" | "pathq" => {
+        "url" | "pathq" | "capture.req.uri" => {
             let about = format!("`{name}` is compared without its query");
             if criterion.patterns.iter().any(|pattern| pattern.contains('?')) {
                 return Err("a path is compared without its query".to_owned());
@@ -141,7 +152,7 @@ pub fn test(criterion: &Criterion, maps: &mut Maps, is_tcp: bool) -> Result<Test
             let notes = if texts.is_beginning() { Vec::new() } else { vec![about] };
             texts.path().map(|asks| of_paths(asks, notes))
         }
-        "method" => {
+        "method" | "capture.req.method" => {
             methods(&criterion.patterns).map(|methods| Test::asks(vec![Ask::Method(methods)], Vec::new()))
         }
         "hdr" | "req.hdr" | "req.fhdr" if !is_token(argument) => Err("it names no header field".to_owned()),
@@ -268,6 +279,10 @@ fn known_beforehand(criterion: &Criterion) -> Option<Result<Test, String>> {
         "http_auth_group" => {
             Test::special(Special::Auth(fetch.argument(0).to_owned(), criterion.patterns.clone()))
         }
+        "status" => match error_statuses(&criterion.patterns) {
+            Some(statuses) => Test::special(Special::Status(statuses)),
+            None => return Some(Err("no route can ask for `status`, but pages for 400 to 599".to_owned())),
+        },
         "nbsrv" => match number() {
             Some((0, 0)) => Test::special(Special::NoServer(fetch.argument(0).to_owned())),
             _ => return Some(Err("no route can ask how many servers are up, but that none is".to_owned())),
@@ -284,6 +299,31 @@ fn known_beforehand(criterion: &Criterion) -> Option<Result<Test, String>> {
         }
         _ => return None,
     }))
+}
+
+/// Statuses of errors, as pages have them; `None` where others are among them.
+fn error_statuses(patterns: &[String]) -> Option<Vec<String>> {
+    let mut statuses: Vec<String> = Vec::new();
+    for pattern in patterns {
+        let (least, most) = bounds(pattern)?;
+        let most = most.min(599);
+        if least < 400 || most < least {
+            return None;
+        }
+        for class in [400, 500] {
+            let (first, last) = (least.max(class), most.min(class + 99));
+            match (first, last) {
+                (first, last) if first > last => {}
+                (first, last) if first == class && last == class + 99 => {
+                    statuses.push(said(&format!("{}xx", class / 100)));
+                }
+                (first, last) => statuses.extend((first..=last).map(|status| status.to_string())),
+            }
+        }
+    }
+    statuses.sort();
+    statuses.dedup();
+    (!statuses.is_empty()).then_some(statuses)
 }
 
 /// Counters of stick tables.
@@ -380,6 +420,6 @@ fn server_name_of_http(criterion: &Criterion, maps: &mut Maps) -> Result<Test, S
     if names.is_empty() {
         return Ok(Test::always(false));
     }
-    let map = maps.of_server_names(kind, &names);
+    let map = maps.made("$server_name", kind, &names);
     Ok(Test::of(Atom::AskByTls(Ask::Named(Family::Map, map, "yes".to_owned()))))
 }

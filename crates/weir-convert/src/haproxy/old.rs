@@ -64,6 +64,7 @@ fn after_host(new: &str) -> Option<&str> {
 fn removed(rule: &str, words: &[String]) -> Option<Vec<String>> {
     let name = words.get(1)?.strip_prefix('^')?;
     let name = name.split(':').next()?;
+    let name = name.strip_suffix(".*").unwrap_or(name);
     let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     let mut rule = vec![rule.to_owned(), "del-header".to_owned(), name.to_owned()];
     rule.extend(words.get(2..).unwrap_or_default().iter().cloned());

@@ -60,6 +60,7 @@ const OF_SERVERS: &[&str] = &[
     "tcp-check",
     "dynamic-cookie-key",
     "stick",
+    "appsession",
 ];
 
 /// Gives lines their verdicts that no other part looks at.
@@ -193,8 +194,6 @@ fn other(proxy: &Proxy<'_>, line: &Line, ledger: &mut Ledger) {
         "unique-id-format" | "unique-id-header" => {
             ledger.approximate(number, "`x-request-id` is passed on or made for every request")
         }
-        "use-server" => ledger
-            .unsupported(number, "no server is chosen by a rule: these requests go where the balance says"),
         "http-request" | "http-response" | "http-after-response" | "redirect" | "use_backend" => {
             ledger.exact(number, "no effect in `mode tcp`");
         }
@@ -207,6 +206,12 @@ fn other(proxy: &Proxy<'_>, line: &Line, ledger: &mut Ledger) {
         }
         name if OF_SERVERS.contains(&name) && !proxy.is_back() => {
             ledger.exact(number, "no effect: this proxy has no servers");
+        }
+        "http-check" if proxy.option("httpchk").is_none() => {
+            ledger.exact(number, "no effect: there is no `option httpchk`");
+        }
+        "dynamic-cookie-key" if proxy.last(&["cookie"]).is_none() => {
+            ledger.exact(number, "no effect: there is no `cookie`");
         }
         name if OF_SERVERS.contains(&name) => {
             ledger.exact(number, "no effect: no server of this proxy is converted");
@@ -239,7 +244,7 @@ fn filter(line: &Line) -> &'static str {
     match line.word(1) {
         "spoe" => "there is no SPOE: `auth.forward` asks a service who may pass, `mirror` copies requests",
         "bwlim-in" | "bwlim-out" => {
-            "`bandwidth` of a tcp listener limits its bytes per second; there is none for http"
+            "`bandwidth` limits bytes per second: of a tcp listener, or in http of the responses of a route"
         }
         "compression" | "cache" => "the order of filters is Weir's own",
         _ => "there is nothing like it",

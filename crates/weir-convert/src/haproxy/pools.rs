@@ -27,11 +27,68 @@ pub struct Pool {
     health: Keys,
     /// `[pool.NAME.tls]`
     tls: Keys,
+    /// Its servers that have a backend: the name, and the backend with its full weight; `None` if it is
+    /// disabled.
+    servers: Vec<(String, Option<String>)>,
+    /// Pools of single servers of it.
+    singles: Vec<Pool>,
 }
 
 impl Pool {
-    /// Writes its tables.
+    /// The pool of one of its servers alone, and what differs of a rule that leads there. `None` if the server
+    /// is disabled. `Err` says why there is none. `names` are those of all other pools.
+    pub fn alone(
+        &mut self,
+        server: &str,
+        is_tcp: bool,
+        names: &[String],
+    ) -> Result<Option<(String, String)>, String> {
+        let known = self.servers.iter().find(|(name, _)| name == server);
+        let Some((_, backend)) = known else {
+            return Err(format!("no server `{server}` is converted"));
+        };
+        let Some(backend) = backend.clone() else { return Ok(None) };
+        let wanted = name_of(&format!("{}-{server}", self.name));
+        let numbered = (2..).map(|number| name_of(&format!("{number}-{wanted}")));
+        let is_other = |name: &String| {
+            let same = |single: &Pool| single.name == *name && single.backends.first() != Some(&backend);
+            names.contains(name) || self.singles.iter().any(same)
+        };
+        let name = std::iter::once(wanted.clone()).chain(numbered).find(|name| !is_other(name));
+        let name = name.unwrap_or(wanted);
+        let elsewhere = match is_tcp {
+            true => "connections are closed while it is down, where HAProxy goes on to the next rules",
+            false => "while it is down `fallback_pool`, and no more rules",
+        };
+        let note = format!(
+            "a route to `[pool.{name}]`, which is that server alone and checks it by itself: {elsewhere}; no cookie is set there"
+        );
+        if !self.singles.iter().any(|single| single.name == name) {
+            let mut keys = self.keys.clone();
+            ["balance", "hash", "sticky", "slow_start"].iter().for_each(|key| keys.remove(key));
+            if !is_tcp {
+                keys.set("fallback_pool", said(&self.name));
+            }
+            self.singles.push(Pool {
+                name: name.clone(),
+                backends: vec![backend],
+                keys,
+                health: self.health.clone(),
+                tls: self.tls.clone(),
+                servers: Vec::new(),
+                singles: Vec::new(),
+            });
+        }
+        Ok(Some((name, note)))
+    }
+
+    /// Writes its tables, and those of its pools of single servers.
     pub fn write(&self, body: &mut String) {
+        self.write_own(body);
+        self.singles.iter().for_each(|single| single.write_own(body));
+    }
+
+    fn write_own(&self, body: &mut String) {
         let name = key_of(&self.name);
         let _ = writeln!(body, "\n[pool.{name}]");
         match self.backends.as_slice() {
@@ -57,7 +114,13 @@ impl Pool {
 }
 
 /// The pool of a proxy, if it has a server that Weir can reach. `port` is the one that its clients ask for.
-pub fn pool(proxy: &Proxy<'_>, port: Option<u16>, maps: &mut Maps, ledger: &mut Ledger) -> Option<Pool> {
+/// `trusts` is whether certificates are not looked at unless a server says it.
+pub fn pool(
+    proxy: &Proxy<'_>,
+    (port, trusts): (Option<u16>, bool),
+    maps: &mut Maps,
+    ledger: &mut Ledger,
+) -> Option<Pool> {
     let mut servers = servers(proxy, ledger);
     let mut backends: Vec<(String, String)> = Vec::new();
     let mut manner = None;
@@ -92,10 +155,13 @@ pub fn pool(proxy: &Proxy<'_>, port: Option<u16>, maps: &mut Maps, ledger: &mut 
         keys: Keys::default(),
         health: Keys::default(),
         tls: Keys::default(),
+        servers: servers.iter().filter_map(|server| server.alone(port)).collect(),
+        singles: Vec::new(),
     };
     balancing::say(proxy, &servers, maps, &mut pool.keys, ledger);
     let has_unix = servers.iter().any(Server::is_unix);
-    towards(first, has_unix, proxy.is_tcp, &mut pool, ledger);
+    let trusts = first.get("verify").map_or(trusts, |verify| verify == "none");
+    towards(first, (has_unix, trusts), proxy.is_tcp, &mut pool, ledger);
     timers(proxy, &mut pool.keys, ledger);
     retries(proxy, &mut pool.keys, ledger);
     connections(proxy, &servers, &mut pool.keys, ledger);
@@ -107,7 +173,13 @@ pub fn pool(proxy: &Proxy<'_>, port: Option<u16>, maps: &mut Maps, ledger: &mut 
 }
 
 /// How backends are spoken to.
-fn towards(first: &Server, has_unix: bool, is_tcp: bool, pool: &mut Pool, ledger: &mut Ledger) {
+fn towards(
+    first: &Server,
+    (has_unix, trusts): (bool, bool),
+    is_tcp: bool,
+    pool: &mut Pool,
+    ledger: &mut Ledger,
+) {
     let Pool { keys, tls, .. } = pool;
     let is_tls = first.has("ssl");
     let protocol = match (first.get("proto"), first.get("alpn").filter(|_| is_tls)) {
@@ -142,7 +214,7 @@ fn towards(first: &Server, has_unix: bool, is_tcp: bool, pool: &mut Pool, ledger
             tls.set("server_name", said("localhost"));
             ledger.approximate(first.line, "`tls.server_name`: a Unix socket has no host to be asked for");
         }
-        if first.get("verify") == Some("none") {
+        if trusts {
             tls.set("verify", "false");
             tls.remove("ca");
             tls.remove("crl");

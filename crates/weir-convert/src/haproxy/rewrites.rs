@@ -18,6 +18,10 @@ pub fn rewrite(name: &str, arguments: &[String], maps: &mut Maps) -> Result<(Rew
         }
         "set-query" => {
             let value = format(first, maps)?;
+            let more = value.text.strip_prefix("$query&").filter(|more| !more.contains("$query"));
+            if let Some(more) = more.map(str::to_owned) {
+                return Ok((Rewrite { add_query: Some(more), ..Rewrite::default() }, Vec::new()));
+            }
             let query = value.text.replace("$query", "");
             if query != value.text {
                 return Err("a query with the old one in it would be `add_query`".to_owned());
@@ -34,7 +38,8 @@ fn replaced(expression: &str, text: &str) -> Result<Rewrite, String> {
     if !path.starts_with('/') {
         return Err("a path that is written begins with a slash".to_owned());
     }
-    Ok(Rewrite { pinned: Some(format!("~{}", translated(expression)?)), path: Some(path), query: None })
+    let pinned = Some(format!("~{}", translated(expression)?));
+    Ok(Rewrite { pinned, path: Some(path), ..Rewrite::default() })
 }
 
 /// A text with `\1` and the like, as `$1`; the numbers are moved on by `shift`.
@@ -71,7 +76,7 @@ fn set_path(text: &str, maps: &mut Maps) -> Result<(Rewrite, Vec<String>), Strin
     if !path.starts_with('/') {
         return Err("a path that is written begins with a slash".to_owned());
     }
-    Ok((Rewrite { pinned: None, path: Some(path), query: None }, value.notes))
+    Ok((Rewrite { path: Some(path), ..Rewrite::default() }, value.notes))
 }
 
 /// `%[path,regsub(^EXPRESSION,TEXT)]`, perhaps behind a text: the beginning of the path is replaced.
@@ -100,7 +105,8 @@ fn by_regsub(text: &str) -> Result<Option<Rewrite>, String> {
     if !path.starts_with('/') {
         return Err("a path that is written begins with a slash".to_owned());
     }
-    Ok(Some(Rewrite { pinned: Some(format!("~^{anchored}(.*)$")), path: Some(path), query: None }))
+    let pinned = Some(format!("~^{anchored}(.*)$"));
+    Ok(Some(Rewrite { pinned, path: Some(path), ..Rewrite::default() }))
 }
 
 #[cfg(test)]
@@ -110,7 +116,8 @@ mod tests {
     fn written(name: &str, arguments: &[&str]) -> Result<(String, String), String> {
         let arguments: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
         let (rewrite, _) = rewrite(name, &arguments, &mut Maps::default())?;
-        Ok((rewrite.pinned.unwrap_or_default(), rewrite.path.or(rewrite.query).unwrap_or_default()))
+        let to = rewrite.path.or(rewrite.query).or(rewrite.add_query);
+        Ok((rewrite.pinned.unwrap_or_default(), to.unwrap_or_default()))
     }
 
     #[test]
@@ -121,6 +128,7 @@ mod tests {
             ("set-path", vec!["%[path,regsub(^/api/,/)]"], "~^/api/(.*)$", "/$1"),
             ("set-path", vec!["%[path,regsub(^/(v[0-9])/,/x/)]"], "~^/(v[0-9])/(.*)$", "/x/$2"),
             ("set-query", vec!["a=%[req.cook(a)]"], "", "a=$cookie.a"),
+            ("set-query", vec!["%[query]&a=b"], "", "a=b"),
         ] {
             assert_eq!(written(name, &arguments), Ok((pinned.to_owned(), path.to_owned())), "{arguments:?}");
         }

@@ -3,13 +3,14 @@
 //! A rule that answers, or leads to a backend, becomes a route. A rule that changes something and goes on
 //! divides everything behind it: once with the change, where its condition holds, and then once without.
 
+mod ends;
+
 use std::collections::BTreeMap;
 
 use super::acls::{Here, Term};
 use super::answers::refusal;
-use super::asks::{All, askable, conditions_of};
+use super::asks::All;
 use super::changes::Changes;
-use super::headers::{Edits, Side};
 use super::matching::Special;
 use super::output::{Keys, inline, said, said_all};
 use super::rules::{Answer, RuleStep, StepAct};
@@ -96,6 +97,13 @@ enum After {
     IsOver,
 }
 
+impl Behind {
+    /// Whether rules of its own must be followed on the way to it.
+    fn has_rules(&self) -> bool {
+        !self.steps.iter().all(|step| step.act.is_look())
+    }
+}
+
 impl<'k> Routes<'k> {
     /// Follows the rules of a listener.
     pub fn of(steps: &[RuleStep], end: &End, here: Here, known: &'k Known<'k>) -> Routes<'k> {
@@ -178,6 +186,7 @@ impl<'k> Routes<'k> {
         match act {
             StepAct::Answer(answer) => answer.key == "respond" && answer.status >= 400,
             StepAct::Auth(..) => true,
+            StepAct::HoldBack(answer) => answer.status >= 400,
             StepAct::Backend(name) => {
                 self.known.backends.get(name).is_some_and(|behind| behind.pool.is_none())
             }
@@ -215,6 +224,19 @@ impl<'k> Routes<'k> {
             (StepAct::Answer(answer), []) => {
                 self.answer(answer, &spot.all, changes, line);
                 return over;
+            }
+            (StepAct::Answer(answer), [(false, Special::NoServer(of))])
+                if answer.key == "respond" && answer.status >= 400 =>
+            {
+                match spot.end {
+                    End::Backend(Some(name)) if name == of && spot.whole => {
+                        self.note(line, format!("503 by itself, while no backend of `{of}` is up"));
+                    }
+                    _ => {
+                        let why = "no route can ask whether servers of a backend are up";
+                        self.unlimited.push((line, why.to_owned()));
+                    }
+                }
             }
             (StepAct::Answer(answer), [(false, Special::Above(counter, most))])
                 if answer.key == "respond" =>
@@ -264,6 +286,14 @@ impl<'k> Routes<'k> {
                 self.deeper(spot, &spot.rest[from..], changes.clone());
                 return over;
             }
+            (StepAct::Pool(pool), []) => {
+                self.push(&spot.all, changes, vec![("pool".to_owned(), said(pool))], line);
+                return over;
+            }
+            (StepAct::HoldBack(answer), []) => self.hold_back(answer, spot, changes),
+            (StepAct::HoldBack(answer), [(false, Special::Status(statuses))]) => {
+                self.intercept(answer, statuses, spot, changes);
+            }
             (act, []) if act.is_change() => self.change(spot, changes),
             _ => {
                 self.together(spot, term, changes);
@@ -275,7 +305,9 @@ impl<'k> Routes<'k> {
 
     /// A rule that asks for something special beside something else.
     fn together(&mut self, spot: &Spot<'_>, term: &Term, changes: &mut Changes) {
-        let (line, why) = (spot.step.line, "no route can ask this together");
+        let by_status = term.specials.iter().any(|(_, special)| matches!(special, Special::Status(_)));
+        let why = if by_status { "no route can ask for `status`" } else { "no route can ask this together" };
+        let line = spot.step.line;
         let passwords = term.specials.iter().find_map(|special| match special {
             (true, Special::Auth(list, groups)) => Some((list.as_str(), groups.as_slice())),
             _ => None,
@@ -294,10 +326,41 @@ impl<'k> Routes<'k> {
                 self.fail(line, why);
                 self.answer(answer, &spot.all, changes, line);
             }
+            StepAct::HoldBack(answer) => {
+                self.fail(line, why);
+                self.hold_back(answer, spot, changes);
+            }
             _ => {
                 self.fail(line, why);
                 self.answer(&refusal(403), &spot.all, changes, line);
             }
+        }
+    }
+
+    /// Keeps responses from clients: those whom the rule concerns are answered in place of being led to a
+    /// backend.
+    fn hold_back(&mut self, answer: &Answer, spot: &Spot<'_>, changes: &mut Changes) {
+        let hold = |changes: &mut Changes| {
+            // The rules of the backend come first, then those of the frontend.
+            let is_before =
+                changes.held_back.as_ref().is_some_and(|(_, before)| *before || !changes.is_behind);
+            if !is_before {
+                changes.held_back = Some((answer.clone(), changes.is_behind));
+            }
+        };
+        if !self.changed(spot, spot.rest, changes, hold) {
+            self.answer(answer, &spot.all, changes, spot.step.line);
+        }
+    }
+
+    /// Keeps responses with these statuses from clients: a page takes their place.
+    fn intercept(&mut self, answer: &Answer, statuses: &[String], spot: &Spot<'_>, changes: &mut Changes) {
+        let note = "`error_page` with `intercept`: the content is replaced, the status stays that of the backend, and other rules of responses hold";
+        self.note(spot.step.line, note);
+        let page = answer.page(statuses);
+        let add = |changes: &mut Changes| changes.add_pages(std::slice::from_ref(&page), true);
+        if !self.changed(spot, spot.rest, changes, add) {
+            self.answer(answer, &spot.all, changes, spot.step.line);
         }
     }
 
@@ -467,7 +530,7 @@ impl<'k> Routes<'k> {
     /// The pool of a backend whose rules are all said by its pool.
     fn pool_alone(&mut self, line: usize, name: &str) -> Option<String> {
         match self.known.backends.get(name) {
-            Some(Behind { pool: Some(pool), steps }) if steps.is_empty() => Some(pool.clone()),
+            Some(behind @ Behind { pool: Some(pool), .. }) if !behind.has_rules() => Some(pool.clone()),
             Some(Behind { pool: Some(_), .. }) => {
                 self.fail(
                     line,
@@ -487,11 +550,11 @@ impl<'k> Routes<'k> {
     /// Whether it leads anywhere.
     fn mapped(&mut self, map: &str, spot: &Spot<'_>, changes: &Changes) -> bool {
         let line = spot.step.line;
-        let others = |behind: &&Behind| behind.steps.is_empty();
+        let others = |behind: &&Behind| !behind.has_rules();
         let all = self.known.backends.values();
         let pools: Vec<String> =
             all.clone().filter(others).filter_map(|behind| behind.pool.clone()).collect();
-        if all.clone().any(|behind| !behind.steps.is_empty()) {
+        if all.clone().any(Behind::has_rules) {
             self.fail(line, "backends with rules of their own are not among its pools: what the map leads there goes to the default");
         }
         let default = match spot.end {
@@ -512,77 +575,6 @@ impl<'k> Routes<'k> {
         ];
         self.push(&spot.all, changes, entries, line);
         true
-    }
-
-    fn answer(&mut self, answer: &Answer, all: &All, changes: &Changes, line: usize) {
-        let mut keys = Keys::default();
-        let mut fields = Edits::default();
-        answer.fields.iter().for_each(|edit| fields.push(edit.clone()));
-        for lost in fields.say(Side::Response, &mut keys) {
-            self.fail(line, lost);
-        }
-        for key in ["auth", "access_log"] {
-            if let Some(value) = changes.keys.get(key) {
-                keys.set(key, value);
-            }
-        }
-        if !changes.limits.is_empty() {
-            keys.set("rate_limit", listed(&changes.limits));
-        }
-        let mut entries = vec![(answer.key.to_owned(), answer.table.clone())];
-        entries.extend(keys.entries().iter().cloned());
-        let (is_tcp, mut all) = (self.known.is_tcp, all.clone());
-        if answer.key == "respond"
-            && answer.status >= 400
-            && let Err(why) = conditions_of(&all, changes.pinned.as_deref(), is_tcp)
-        {
-            self.fail(line, why);
-            all = askable(&all, changes.pinned.as_deref(), is_tcp);
-        }
-        self.push(&all, &Changes { pinned: changes.pinned.clone(), ..Changes::default() }, entries, line);
-    }
-
-    /// Goes on to a backend, with its own rules.
-    fn enter(&mut self, name: &str, at: &All, mut changes: Changes) {
-        let known = self.known;
-        if let Some(behind) = known.backends.get(name) {
-            changes.is_behind = true;
-            self.follow(&behind.steps, at, changes, &End::Pool(behind.pool.clone()));
-        }
-    }
-
-    fn end(&mut self, end: &End, at: &All, changes: &Changes) {
-        let pool = match end {
-            End::Backend(Some(name)) => return self.enter(name, at, changes.clone()),
-            End::Backend(None) => None,
-            End::Pool(pool) => pool.clone(),
-        };
-        let line = self.under.last().copied().unwrap_or(0);
-        match pool {
-            Some(pool) => self.push(at, changes, vec![("pool".to_owned(), said(&pool))], line),
-            None => self.answer(&refusal(503), at, changes, line),
-        }
-    }
-
-    /// Adds the routes that together hold under a condition.
-    fn push(&mut self, all: &All, changes: &Changes, action: Vec<(String, String)>, line: usize) {
-        let conditions = match conditions_of(all, changes.pinned.as_deref(), self.known.is_tcp) {
-            Ok(conditions) => conditions,
-            Err(why) => return self.fail(line, why),
-        };
-        let (keys, lost) = changes.keys(&action);
-        for why in lost {
-            self.fail(line, why);
-        }
-        if self.routes.len() + conditions.len() > MOST_ROUTES {
-            return self.fail(line, format!("a listener has {MOST_ROUTES} routes already"));
-        }
-        for condition in conditions {
-            let mut entries = condition.entries();
-            entries.extend(action.iter().cloned());
-            entries.extend(keys.entries().iter().cloned());
-            self.routes.push(entries);
-        }
     }
 }
 

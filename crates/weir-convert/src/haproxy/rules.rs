@@ -3,6 +3,8 @@
 use super::acls::{Lost, Read, Reader, When};
 use super::headers::{Edit, Side};
 use super::ledger::Ledger;
+use super::output::Keys;
+use super::routes::listed;
 use super::sections::Line;
 use super::{actions, answers, tracks};
 
@@ -26,16 +28,26 @@ pub enum StepAct {
     Answer(Answer),
     /// Leads to a backend, by the name that HAProxy's file has for it.
     Backend(String),
+    /// Leads to the server with this name, of the backend whose rule it is.
+    Server(String),
+    /// Leads to this pool.
+    Pool(String),
     /// Leads to the backend that a map names.
     Mapped(String),
     /// Goes on to the backend's choice.
     Allow,
+    /// Keeps what backends respond from clients, and says this in its place.
+    HoldBack(Answer),
     /// Changes a field.
     Edit(Side, Edit),
     /// Says a key of the routes behind it.
     Key(&'static str, String),
     /// Changes path and query of what the backend is asked.
     Rewrite(Rewrite),
+    /// Says timers of the routes behind it: their names and times.
+    Timeout(Vec<(&'static str, String)>),
+    /// Says error pages of the routes behind it, before those of others.
+    Pages(Vec<String>),
     /// Asks for a name and a password of this list.
     Auth(String, String),
 }
@@ -49,8 +61,23 @@ pub struct Answer {
     pub table: String,
     /// Its status.
     pub status: u16,
+    /// Keys of its table about the content.
+    pub body: Keys,
     /// Fields that it has.
     pub fields: Vec<Edit>,
+}
+
+impl Answer {
+    /// The table of an error page for these statuses that says the same.
+    pub fn page(&self, statuses: &[String]) -> String {
+        let mut page = Keys::default();
+        page.set("status", listed(statuses));
+        for (key, value) in self.body.entries() {
+            page.set(key, value);
+        }
+        page.set("intercept", "true");
+        page.inline()
+    }
 }
 
 /// A changed path or query.
@@ -62,6 +89,8 @@ pub struct Rewrite {
     pub path: Option<String>,
     /// `rewrite.query`
     pub query: Option<String>,
+    /// `rewrite.add_query`
+    pub add_query: Option<String>,
 }
 
 /// The rules of a proxy, and the names of the ACLs that they use.
@@ -79,16 +108,17 @@ pub fn rules(lines: &[&Line], reader: &mut Reader<'_>, ledger: &mut Ledger) -> R
     let is = |words: &'static [&'static str]| move |line: &&&Line| words.contains(&line.word(0));
     // Whatever their order in the file, HAProxy follows them by kind. What is done to responses stands before
     // the rest, since no rule of requests keeps it from being done.
-    let kinds: [&[&str]; 5] = [
+    let kinds: [&[&str]; 6] = [
         &["monitor-uri"],
         &["http-response", "http-after-response", "rspadd"],
         &["http-request", "reqadd", "block"],
         &["redirect"],
         &["use_backend"],
+        &["use-server"],
     ];
     for (phase, kind) in kinds.into_iter().enumerate() {
         for line in lines.iter().filter(is(kind)) {
-            if !reader.is_tcp || line.word(0) == "use_backend" {
+            if !reader.is_tcp || matches!(line.word(0), "use_backend" | "use-server") {
                 rules.read(phase, line, reader, ledger);
             }
         }
@@ -105,7 +135,9 @@ impl Rules {
         let condition = (first..line.words.len()).find(|at| matches!(line.word(*at), "if" | "unless"));
         let end = condition.unwrap_or(line.words.len());
         let mut read = Read::default();
+        reader.of_response = matches!(line.word(0), "http-response" | "http-after-response");
         let when = reader.when(line.from(end), &mut read);
+        reader.of_response = false;
         let when = when.and_then(|when| tracks::counted(when, &reader.tracks));
         self.used.extend(read.used);
         let words = &line.words[..end];
@@ -119,11 +151,15 @@ impl Rules {
         if words.get(1).is_some_and(|action| action == "set-src") && ledger.has(line.number) {
             return;
         }
+        if super::destinations::is_set(line) {
+            return;
+        }
         let acts = match line.word(0) {
             "monitor-uri" => answers::monitor(line),
             "redirect" => answers::redirect(&words[1..], reader.maps).map(actions::Became::answer),
             "block" => Ok(actions::Became::answer((answers::refusal(403), Vec::new()))),
             "use_backend" => actions::use_backend(line.word(1), reader.maps),
+            "use-server" => actions::use_server(line.word(1)),
             "reqadd" | "rspadd" => actions::added(line),
             _ => actions::action(words, reader.maps),
         };
@@ -170,11 +206,12 @@ impl Rules {
         ledger.unsupported(line.number, format!("{why}: {}", effect(line)));
         let acts = match acts {
             Ok(became) => became.acts,
+            Err(_) if holds_back(line) => vec![StepAct::HoldBack(answers::refusal(502))],
             Err(_) if refuses(line) => vec![StepAct::Answer(answers::refusal(403))],
             Err(_) => return,
         };
         // A backend may serve nobody, which the routes know.
-        if refuses(line) || line.word(0) == "use_backend" {
+        if refuses(line) || holds_back(line) || line.word(0) == "use_backend" {
             let step = |act| RuleStep { line: line.number, phase, when: when.clone(), act };
             self.steps.extend(acts.into_iter().map(step));
         }
@@ -191,10 +228,22 @@ fn refuses(line: &Line) -> bool {
     }
 }
 
+/// Whether a rule holds responses back.
+fn holds_back(line: &Line) -> bool {
+    let status = super::tables::after(&line.words, "status").and_then(|status| status.parse::<u16>().ok());
+    match (line.word(0), line.word(1)) {
+        ("http-response", "deny") => true,
+        ("http-response", "return") => status.is_some_and(|status| status >= 400),
+        _ => false,
+    }
+}
+
 /// What it means that a limit is not there.
 pub const NO_LIMIT: &str = "NOT CONVERTED: there is NO LIMIT here in Weir";
 /// What it means that a response is not refused.
 pub const HELD_BACK: &str = "NOT CONVERTED: what HAProxy holds back here PASSES in Weir";
+/// What it means that it is not asked whole which responses are held back.
+const ALL_HELD_BACK: &str = "CLOSED: Weir answers ALL requests itself whose response this rule might hold back, and asks no backend, until you say which may pass";
 /// What it means that a condition is not asked whole.
 pub const CLOSED: &str =
     "CLOSED: Weir refuses ALL that this rule might concern, more than HAProxy, until you say whom to let in";
@@ -205,7 +254,8 @@ pub fn effect(line: &Line) -> &'static str {
         _ if refuses(line) => CLOSED,
         ("tcp-request", _) if matches!(line.word(2), "reject" | "silent-drop") => CLOSED,
         ("tcp-request", _) => "not converted: the rules behind it hold for these, too",
-        ("http-response", "deny") => HELD_BACK,
+        _ if holds_back(line) => ALL_HELD_BACK,
+        ("use-server", _) => "not converted: these requests go where the balance says",
         ("http-request", "allow") => "not converted: the rules behind it hold for these requests, too",
         ("http-request", "redirect" | "return") | ("redirect", _) => {
             "not converted: these requests are not answered here, but go on"

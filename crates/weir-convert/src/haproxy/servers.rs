@@ -13,6 +13,8 @@ use super::sections::Line;
 pub struct Server {
     /// Its line.
     pub line: usize,
+    /// Its name.
+    name: String,
     /// Its address as written.
     address: String,
     /// Whether it stands for all addresses of a name.
@@ -98,13 +100,15 @@ pub fn servers(proxy: &Proxy<'_>, ledger: &mut Ledger) -> Vec<Server> {
                 let mut set = defaults.clone();
                 read(line, 3, &mut set, ledger);
                 let address = line.word(2).to_owned();
-                servers.push(Server { line: line.number, address, is_template: false, set });
+                let name = line.word(1).to_owned();
+                servers.push(Server { line: line.number, name, address, is_template: false, set });
             }
             "server-template" if line.words.len() > 3 => {
                 let mut set = defaults.clone();
                 read(line, 4, &mut set, ledger);
                 let address = line.word(3).to_owned();
-                servers.push(Server { line: line.number, address, is_template: true, set });
+                let name = line.word(1).to_owned();
+                servers.push(Server { line: line.number, name, address, is_template: true, set });
             }
             "server" | "server-template" => ledger.unsupported(line.number, "it has no address: left out"),
             _ => {}
@@ -252,6 +256,17 @@ impl Server {
         Ok((address, entry))
     }
 
+    /// Its name, and its entry in the `backends` of a pool that has no other; `None` in place of the entry if it
+    /// is disabled.
+    pub fn alone(&self, port: Option<u16>) -> Option<(String, Option<String>)> {
+        let mut plain = self.clone();
+        ["weight", "backup"].iter().for_each(|keyword| {
+            plain.set.remove(*keyword);
+        });
+        let (_, entry) = plain.backend(port, &mut Ledger::default()).ok().filter(|_| !self.is_template)?;
+        Some((self.name.clone(), (!self.has("disabled")).then_some(entry)))
+    }
+
     fn address(&self, port: Option<u16>, ledger: &mut Ledger) -> Result<String, String> {
         let (host, given) = match place(&self.address)?.0 {
             Endpoint::Unix(path) => return Ok(format!("unix:{path}")),
@@ -260,6 +275,11 @@ impl Server {
         };
         if host.starts_with('_') {
             return Ok(host);
+        }
+        if super::destinations::is_open(&self.address) {
+            let note =
+                "`0.0.0.0`: HAProxy connects to the address that the client came to, Weir to 127.0.0.1";
+            ledger.approximate(self.line, note);
         }
         let host = match host.as_str() {
             "" | "*" | "0.0.0.0" => "127.0.0.1".to_owned(),

@@ -100,6 +100,7 @@ impl<'s> Site<'s> {
 
     /// Gives all lines a verdict that have none.
     pub fn judge(&mut self) {
+        super::destinations::judge(self.proxies, &mut self.ledger);
         for proxy in self.proxies {
             proxy.judge_overridden(&mut self.ledger);
         }
@@ -128,6 +129,7 @@ impl<'s> Site<'s> {
             maps: &mut self.maps,
             source: self.source,
             is_tcp: proxy.is_tcp,
+            of_response: false,
             tracks: Tracks::new(),
         };
         let mut trusting = Vec::new();
@@ -156,6 +158,10 @@ impl<'s> Site<'s> {
                 front.keys.set(key, value.clone());
             }
         }
+        if !proxy.is_front() && !proxy.is_tcp {
+            let looks = fronts::looks(proxy, self.globals, (self.source, &mut self.files), &mut self.ledger);
+            rules.steps.splice(0..0, looks);
+        }
         rules.steps.splice(0..0, fronts::forwarded_as(proxy));
         rules.steps.splice(0..0, std::mem::take(&mut gate.steps));
         let used: Vec<String> = rules.used.iter().chain(&gate.used).cloned().collect();
@@ -177,7 +183,12 @@ impl<'s> Site<'s> {
             if !part.proxy.is_back() {
                 continue;
             }
-            part.pool = pools::pool(part.proxy, port, &mut self.maps, &mut self.ledger);
+            part.pool = pools::pool(
+                part.proxy,
+                (port, self.globals.trusts_servers),
+                &mut self.maps,
+                &mut self.ledger,
+            );
             if let Some(pool) = &mut part.pool {
                 let mut others = of_fronts.clone();
                 others.extend(pools::changed_names(&part.rules.steps, true));
@@ -185,8 +196,39 @@ impl<'s> Site<'s> {
                     self.ledger.unsupported(part.proxy.section.number, lost);
                 }
             }
+            self.servers_alone(part);
             self.said_of_backend(part);
         }
+    }
+
+    /// Makes the pools of single servers that rules lead to.
+    fn servers_alone(&mut self, part: &mut Part<'s>) {
+        let names: Vec<String> = self.proxies.iter().map(|proxy| name_of(proxy.name())).collect();
+        let is_tcp = part.proxy.is_tcp;
+        let pool = &mut part.pool;
+        part.rules.steps.retain_mut(|step| {
+            let StepAct::Server(server) = &step.act else { return true };
+            let made = match pool {
+                Some(pool) => pool.alone(server, is_tcp, &names),
+                None => Err("none of its servers is converted".to_owned()),
+            };
+            match made {
+                Ok(Some((name, note))) => {
+                    self.ledger.approximate(step.line, note);
+                    step.act = StepAct::Pool(name);
+                    true
+                }
+                Ok(None) => {
+                    self.ledger.exact(step.line, "never followed: the server is disabled");
+                    false
+                }
+                Err(why) => {
+                    let why = format!("{why}: these requests go where the balance says");
+                    self.ledger.unsupported(step.line, why);
+                    false
+                }
+            }
+        });
     }
 
     fn write(&mut self, parts: Vec<Part<'s>>) -> String {

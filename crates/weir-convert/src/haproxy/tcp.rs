@@ -86,6 +86,15 @@ impl Gate {
                 false => ledger.exact(number, note),
             };
         }
+        if super::destinations::is_set(line) {
+            return;
+        }
+        if action == "expect-proxy" {
+            return self.expect_proxy(line, reader, ledger);
+        }
+        if let Some(note) = without_effect(action) {
+            return ledger.approximate(number, note);
+        }
         if !matches!(action, "accept" | "reject" | "silent-drop") {
             return ledger.unsupported(number, format!("there is nothing like `{action}`: it has no effect"));
         }
@@ -138,6 +147,29 @@ impl Gate {
                 true => self.refuse((number, &when), &term, (tables, reader.is_tcp), ledger),
                 false => self.accept(line, &term, ledger),
             }
+        }
+    }
+
+    /// Says from whom a header of the PROXY protocol is awaited.
+    fn expect_proxy(&mut self, line: &Line, reader: &mut Reader<'_>, ledger: &mut Ledger) {
+        let mut read = Read::default();
+        let terms = reader.when(line.from(4), &mut read).ok();
+        let terms = terms.and_then(|when| when.terms(&Here::default()).ok()).unwrap_or_default();
+        let peers = match terms.as_slice() {
+            [term] if term.is_always() => Some(vec!["0.0.0.0/0".to_owned(), "::/0".to_owned()]),
+            [term] => networks(term).filter(|(_, negated)| !negated).map(|(networks, _)| networks),
+            _ => None,
+        };
+        self.used.extend(read.used);
+        match peers.filter(|_| !self.is_behind && line.word(3) == "layer4") {
+            Some(peers) => {
+                self.keys.set("accept_proxy", said_all(&peers));
+                ledger.exact(line.number, "`accept_proxy`");
+            }
+            None => ledger.unsupported(
+                line.number,
+                "whose header is awaited is said by networks alone (`accept_proxy`): no header is taken",
+            ),
         }
     }
 
@@ -249,6 +281,20 @@ impl Gate {
 
 /// Why two lists are not enough.
 const MOST_SPECIFIC: &str = "of Weir's lists the most specific entry decides";
+
+/// What is said of rules that answer no client otherwise.
+fn without_effect(action: &str) -> Option<&'static str> {
+    let name = action.split('(').next().unwrap_or_default();
+    Some(match name {
+        "capture" => "not in the log: `fields` of a log name what they show, such as `$server_name`",
+        "set-nice" | "set-priority-class" | "set-priority-offset" => {
+            "connections have no ranks: a queue is served in order"
+        }
+        "set-log-level" => "each log has one severity",
+        "unset-var" => "nothing is kept",
+        _ => return None,
+    })
+}
 
 /// What rules are that can't be lists.
 fn refused_by_routes(is_tcp: bool) -> &'static str {

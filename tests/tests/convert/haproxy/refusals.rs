@@ -67,22 +67,22 @@ fn status(address: SocketAddr, line: &str, fields: &str) -> Option<u16> {
 fn whom_haproxy_refuses_the_converted_file_lets_in_neither() {
     for rules in [
         // Nothing of it can be asked.
-        "http-request deny if { req.hdr(x-token),length gt 3 }",
+        "http-request deny if { req.hdr(x-token),length eq 6 }",
         "http-request deny if { req.cook(a),base64 -m str YQ== } or { path_beg /admin }",
         // A part of it can.
-        "http-request deny deny_status 401 if { path_beg /admin } !{ req.hdr(x-token),length gt 3 }",
-        "http-request tarpit unless { path_beg /open } || { req.hdr(x-token),length gt 3 }",
-        "http-request auth realm Staff if { path_beg /admin } !{ req.hdr(x-token),length gt 3 }",
-        "http-request auth realm Staff if { path_beg /admin } { http_auth(staff) } || { req.hdr(x-token),length gt 3 } !{ http_auth(staff) }",
+        "http-request deny deny_status 401 if { path_beg /admin } !{ req.hdr(x-token),length eq 6 }",
+        "http-request tarpit unless { path_beg /open } || { req.hdr(x-token),length eq 6 }",
+        "http-request auth realm Staff if { path_beg /admin } !{ req.hdr(x-token),length eq 6 }",
+        "http-request auth realm Staff if { path_beg /admin } { http_auth(staff) } || { req.hdr(x-token),length eq 6 } !{ http_auth(staff) }",
         // A rule that lets some in is not converted, either.
-        "http-request allow if { req.hdr(x-token),length gt 3 }\n http-request deny if { path_beg /admin }",
+        "http-request allow if { req.hdr(x-token),length eq 6 }\n http-request deny if { path_beg /admin }",
         // The rule before has changed what is asked.
         "http-request set-path /admin%[path] if { path_beg /x }\n http-request deny if { path_beg /admin }",
-        "tcp-request inspect-delay 5s\n tcp-request content reject if { req.hdr(x-token),length gt 3 }",
+        "tcp-request inspect-delay 5s\n tcp-request content reject if { req.hdr(x-token),length eq 6 }",
         "tcp-request connection accept if { src 127.0.0.1 }\n tcp-request content reject if { src 127.0.0.0/8 } { path_beg /admin }",
         "tcp-request connection reject if { src 127.0.0.0/8 }\n tcp-request connection reject unless { src 127.0.0.1 }",
         "tcp-request connection reject",
-        "use_backend nobody if { req.hdr(x-token),length gt 3 }",
+        "use_backend nobody if { req.hdr(x-token),length eq 6 }",
     ] {
         let text = format!(
             "{FRAME}frontend web\n bind 127.0.0.1:18000\n {rules}\n default_backend one\n\
@@ -107,7 +107,7 @@ fn a_refusal_in_a_backend_holds_for_what_leads_there() {
     let text = format!(
         "{FRAME}frontend web\n bind 127.0.0.1:18000\n use_backend two if {{ path_beg /two }}\n default_backend one\n\
          backend one\n server a 10.0.0.1:80\nbackend two\n tcp-request inspect-delay 5s\n\
-         tcp-request content reject if {{ hdr(x-bad) -m found }}\n http-request deny if {{ req.hdr(x-token),length gt 3 }}\n server b 10.0.0.2:80\n"
+         tcp-request content reject if {{ hdr(x-bad) -m found }}\n http-request deny if {{ req.hdr(x-token),length eq 6 }}\n server b 10.0.0.2:80\n"
     );
     let (addresses, _kept, said) = both(&text);
     for (line, fields) in

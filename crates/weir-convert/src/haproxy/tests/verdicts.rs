@@ -37,6 +37,102 @@ fn the_same_is_exact_what_differs_is_approximate_and_what_is_missing_is_unsuppor
     }
 }
 
+/// A backend with one line more, which is line 7.
+fn behind(line: &str) -> String {
+    format!(
+        "defaults\n mode http\nfrontend web\n bind :80\n default_backend app\nbackend app\n {line}\n \
+         server a 10.0.0.1:80 cookie a\n server b 10.0.0.2:80 cookie b weight 0\n server c 10.0.0.3:80 disabled\n"
+    )
+}
+
+#[test]
+fn what_a_backend_says_of_its_servers_and_responses_is_in_the_routes_that_lead_there() {
+    for (line, expected, told, written) in [
+        (
+            "use-server b if { path_beg /b }",
+            DirectiveVerdict::Approximate,
+            "`[pool.app-b]`",
+            "pool = \"app-b\"",
+        ),
+        ("use-server c if { path_beg /b }", DirectiveVerdict::Exact, "is disabled", "pool = \"app\""),
+        ("use-server d if { path_beg /b }", DirectiveVerdict::Unsupported, "no server `d`", "pool = \"app\""),
+        (
+            "use-server b if { req.hdr(x),base64 -m str a }",
+            DirectiveVerdict::Unsupported,
+            "these requests go where the balance says",
+            "pool = \"app\"",
+        ),
+        ("compression algo gzip", DirectiveVerdict::Exact, "`compress.codings`", "compress = { codings"),
+        (
+            "stick store-response res.cook(JSESSIONID)",
+            DirectiveVerdict::Approximate,
+            "beside `JSESSIONID`",
+            "sticky = { cookie = \"JSESSIONID_server\" }",
+        ),
+        ("appsession SID len 8", DirectiveVerdict::Approximate, "beside `SID`", "cookie = \"SID_server\""),
+        (
+            "http-response deny if { capture.req.uri -m end .bak }",
+            DirectiveVerdict::Approximate,
+            "no backend is asked where it holds",
+            "path = \"*.bak\"\nrespond = { status = 502 }",
+        ),
+        (
+            "http-response deny if { status 500:599 404 }",
+            DirectiveVerdict::Approximate,
+            "the status stays",
+            "error_page = [{ status = [\"5xx\", 404], intercept = true }]",
+        ),
+        (
+            "http-response deny if { capture.req.uri -m beg /x } { res.hdr(x-a) -m found }",
+            DirectiveVerdict::Unsupported,
+            "CLOSED: Weir answers ALL requests itself whose response",
+            "path = \"/x*\"\nrespond = { status = 502 }",
+        ),
+        (
+            "http-response return status 404 string gone if { status 403 }",
+            DirectiveVerdict::Approximate,
+            "the status stays",
+            "error_page = [{ status = 403, body = \"gone\", intercept = true }]",
+        ),
+    ] {
+        let text = behind(line);
+        let (verdict, note) = verdict(&text, 7);
+        assert!(verdict == expected && note.contains(told), "{line}: {verdict:?} {note}");
+        let body = checked(&text);
+        assert!(body.contains(written), "{line}: {body}");
+    }
+    let body = checked(&behind("use-server b if { path_beg /b }"));
+    let alone = body.split("[pool.app-b]\n").nth(1).expect("a pool");
+    assert!(alone.starts_with("backends = [\"10.0.0.2:80\"]\n"), "{body}");
+    assert!(alone.contains("fallback_pool = \"app\"") && !alone.contains("weight"), "{body}");
+}
+
+#[test]
+fn where_a_client_meant_to_go_decides_only_for_servers_without_an_address() {
+    let text = with("http-request set-dst hdr_ip(x-to)");
+    let (of_none, note) = verdict(&text, 5);
+    assert!(of_none == DirectiveVerdict::Approximate && note.contains("nothing goes elsewhere"), "{note}");
+    let (open, note) = verdict(&text.replace("10.0.0.1:80", "0.0.0.0:80"), 5);
+    assert!(open == DirectiveVerdict::Unsupported && note.contains("addresses of their own"), "{note}");
+}
+
+#[test]
+fn a_certificate_is_asked_for_by_its_subject() {
+    for (condition, written) in [
+        ("{ ssl_c_s_dn(cn) -m str ann.example }", Some("(?:^|[^\\\\],)CN=ann\\.example(?:,|$) yes\n")),
+        ("{ ssl_c_used }", Some(". yes\n")),
+        ("{ ssl_fc_protocol TLSv1.2 }", Some("^TLSv1\\.2$ yes\n")),
+        ("{ ssl_c_verify 0 }", None),
+    ] {
+        let text = with(&format!("http-request deny unless {condition}"));
+        checked(&text);
+        let made = converted(&text).files.into_iter().next().map(|file| file.text);
+        assert_eq!(made.as_deref(), written, "{condition}");
+    }
+    let (_, note) = verdict(&with("http-request deny if { ssl_c_s_dn(cn) -m sub a }"), 5);
+    assert!(note.contains("compared whole") && note.contains("CLOSED"), "{note}");
+}
+
 #[test]
 fn defaults_that_differ_are_told_where_the_file_says_nothing() {
     let told = converted(&with("maxconn 10")).to_toml("haproxy.cfg");
