@@ -3,6 +3,7 @@
 
 mod peers;
 mod refusals;
+mod replaced;
 mod servers;
 mod variables;
 

@@ -2,7 +2,8 @@
 
 use super::acls::When;
 use super::answers::{self, Told};
-use super::headers::{Act, Outcome, Side, outcome};
+use super::expressions::translated;
+use super::headers::{Act, Outcome, Replaced, Side, outcome};
 use super::maps::{Maps, kind_of};
 use super::rewrites;
 use super::rules::StepAct;
@@ -239,8 +240,63 @@ fn field(action: &str, side: Side, arguments: &[String], maps: &mut Maps) -> Res
             became.notes.extend(notes);
             Ok(became)
         }
-        _ => Err("fields are not changed by expressions".to_owned()),
+        _ => {
+            let replacement = arguments.get(2).ok_or("it has no replacement")?;
+            let (rule, mut notes) = replaced(text, replacement, side, maps)?;
+            if replacement.is_empty() {
+                notes.push("a field that comes out empty is left out".to_owned());
+            }
+            let rule = Replaced { each_value: action == "replace-value", ..rule };
+            let mut became = edit(side, name, Act::Replace(rule))?;
+            became.notes.extend(notes);
+            Ok(became)
+        }
     }
+}
+
+/// `replace-header NAME EXPRESSION FORMAT`: where the expression matches, the whole value becomes the format,
+/// in which `\1` stands for what a group has matched.
+fn replaced(
+    expression: &str,
+    text: &str,
+    side: Side,
+    maps: &mut Maps,
+) -> Result<(Replaced, Vec<String>), String> {
+    let mut pieces = vec![(String::new(), None)];
+    let mut left = text.chars();
+    while let Some(c) = left.next() {
+        match (c, pieces.last_mut()) {
+            ('\\', Some((before, number))) => match left.next() {
+                Some(digit) if digit.is_ascii_digit() => {
+                    *number = digit.to_digit(10);
+                    pieces.push((String::new(), None));
+                }
+                Some(other) => before.push(other),
+                None => return Err("it ends in a backslash".to_owned()),
+            },
+            (c, Some((before, _))) => before.push(c),
+            _ => {}
+        }
+    }
+    let expression = translated(expression)?;
+    // Weir has no name for all that has matched, so it becomes a group of its own.
+    let has_all = pieces.iter().any(|(_, number)| *number == Some(0));
+    let matching = if has_all { format!("~({expression})") } else { format!("~{expression}") };
+    let (mut to, mut notes) = (String::new(), Vec::new());
+    for (before, number) in pieces {
+        let value = match side {
+            Side::Request => format(&before, maps)?,
+            Side::Response => of_response(&before, maps)?,
+        };
+        to.push_str(&value.text);
+        notes.extend(value.notes);
+        match number.map(|number| number + u32::from(has_all)) {
+            Some(number @ 1..=9) => to.push_str(&format!("${number}")),
+            Some(_) => return Err("there are no more than 9 groups".to_owned()),
+            None => {}
+        }
+    }
+    Ok((Replaced { matching, to, each_value: false }, notes))
 }
 
 /// A value in a response, where `res.hdr` and the like can't be filled in.
@@ -258,6 +314,7 @@ fn edit(side: Side, name: &str, act: Act) -> Result<Became, String> {
         Act::Set(_) => "set",
         Act::Add(_) => "add",
         Act::Remove => "remove",
+        Act::Replace(_) => "replace",
     };
     let word = if side == Side::Request { "request" } else { "response" };
     Ok(match outcome(side, name, act)? {
@@ -266,4 +323,3 @@ fn edit(side: Side, name: &str, act: Act) -> Result<Became, String> {
         Outcome::Anyway(note) => Became::nothing(note),
     })
 }
-        Act::Replace(_) => "replace",

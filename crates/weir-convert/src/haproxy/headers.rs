@@ -31,6 +31,19 @@ pub enum Act {
     Add(String),
     /// It is taken out.
     Remove,
+    /// Values of it become others.
+    Replace(Replaced),
+}
+
+/// Values of a field that become others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replaced {
+    /// Which.
+    pub matching: String,
+    /// What they become.
+    pub to: String,
+    /// Whether each element of a list is one.
+    pub each_value: bool,
 }
 
 /// What becomes of a change that a rule asks for.
@@ -54,10 +67,13 @@ pub fn outcome(side: Side, name: &str, act: Act) -> Result<Outcome, String> {
         Act::Set(value) if value.trim().is_empty() => Act::Remove,
         Act::Set(value) => Act::Set(value.trim().to_owned()),
         Act::Add(value) => Act::Add(value.trim().to_owned()),
-        Act::Remove => Act::Remove,
+        other => other,
     };
     if act == Act::Add(String::new()) {
         return Ok(Outcome::Anyway("a field without a value is left out".to_owned()));
+    }
+    if matches!(act, Act::Replace(_)) {
+        return replaced(side, Edit { name, act });
     }
     let removes = act == Act::Remove;
     let anyway = |note: &str| Ok(Outcome::Anyway(note.to_owned()));
@@ -85,6 +101,17 @@ pub fn outcome(side: Side, name: &str, act: Act) -> Result<Outcome, String> {
     }
 }
 
+/// Values can be replaced of what others send, and not of what Weir writes itself.
+fn replaced(side: Side, edit: Edit) -> Result<Outcome, String> {
+    let name = edit.name.as_str();
+    let of_weir = ["forwarded", "host", "x-forwarded-for", "x-request-id"];
+    let is_written = of_weir.contains(&name) || is_written_request_field(name);
+    match name == "via" || is_framing_field(name) || (side == Side::Request && is_written) {
+        true => Err("Weir writes this field itself, or needs it as it is".to_owned()),
+        false => Ok(Outcome::Edit(edit)),
+    }
+}
+
 /// What several changes of one side come to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Edits {
@@ -107,6 +134,7 @@ impl Edits {
         let mut lost = Vec::new();
         let word = if side == Side::Request { "request" } else { "response" };
         let (mut removed, mut set, mut added) = (Vec::new(), Vec::new(), Vec::new());
+        let mut replaced: Vec<String> = Vec::new();
         let mut names: Vec<&str> = Vec::new();
         for edit in &self.edits {
             if !names.contains(&edit.name.as_str()) {
@@ -114,6 +142,9 @@ impl Edits {
             }
         }
         for name in names {
+            let (rules, missed) = self.replaced(name);
+            replaced.extend(rules);
+            lost.extend(missed);
             let (replaces, values) = self.net(name);
             let mut values = values.into_iter();
             match (replaces, values.len()) {
@@ -141,13 +172,18 @@ impl Edits {
         if !added.is_empty() {
             keys.set(&format!("add_{word}_header"), inline(&added));
         }
+        if !replaced.is_empty() {
+            keys.set(&format!("replace_{word}_header"), format!("[{}]", replaced.join(", ")));
+        }
         lost
     }
 
     /// Whether a value has one of these variables.
     pub fn have_any(&self, variables: &[&str]) -> bool {
         self.edits.iter().any(|edit| match &edit.act {
-            Act::Set(value) | Act::Add(value) => variables.iter().any(|variable| value.contains(variable)),
+            Act::Set(value) | Act::Add(value) | Act::Replace(Replaced { to: value, .. }) => {
+                variables.iter().any(|variable| value.contains(variable))
+            }
             Act::Remove => false,
         })
     }
@@ -160,9 +196,42 @@ impl Edits {
                 Act::Set(value) => net = (true, vec![value.clone()]),
                 Act::Add(value) => net.1.push(value.clone()),
                 Act::Remove => net = (true, Vec::new()),
+                Act::Replace(_) => {}
             }
         }
         net
+    }
+
+    /// The rules that replace values of a field that others sent, one after the other, and what of them there
+    /// is nothing like.
+    fn replaced(&self, name: &str) -> (Vec<String>, Option<String>) {
+        let mut rules: Vec<&Replaced> = Vec::new();
+        let (mut is_sent, mut is_written, mut missed) = (true, false, false);
+        for edit in self.edits.iter().filter(|edit| edit.name == name) {
+            match &edit.act {
+                Act::Set(_) | Act::Remove => {
+                    rules.clear();
+                    is_sent = false;
+                    is_written = edit.act != Act::Remove;
+                }
+                Act::Add(_) => is_written = true,
+                Act::Replace(rule) => {
+                    missed |= is_written;
+                    rules.extend(is_sent.then_some(rule));
+                }
+            }
+        }
+        let count = rules.len();
+        let tables = rules.iter().enumerate().map(|(at, rule)| {
+            let mut keys: Vec<(String, String)> = [("name", name), ("match", &rule.matching), ("to", &rule.to)]
+                .map(|(key, text)| (key.to_owned(), said(text)))
+                .into();
+            keys.extend(rule.each_value.then(|| ("each_value".to_owned(), "true".to_owned())));
+            keys.extend((at + 1 < count).then(|| ("last".to_owned(), "false".to_owned())));
+            inline(&keys)
+        });
+        let note = format!("`{name}` stays as a rule before has set it: what is replaced is what others sent");
+        (tables.collect(), missed.then_some(note))
     }
 }
 
@@ -190,6 +259,31 @@ mod tests {
             "remove_response_header = \"x-b\"\nset_response_header = { x-a = \"2\", x-c = \"3\" }\n\
              add_response_header = { x-d = \"4\" }\n"
         );
+    }
+
+    #[test]
+    fn values_are_replaced_one_after_the_other_until_a_rule_sets_the_field() {
+        let mut edits = Edits::default();
+        let mut change = |name: &str, act: Act| edits.push(Edit { name: name.to_owned(), act });
+        let rule = |matching: &str, each_value: bool| {
+            Act::Replace(Replaced { matching: matching.to_owned(), to: "$1".to_owned(), each_value })
+        };
+        change("x-a", rule("~(a)", false));
+        change("x-a", rule("~(b)", true));
+        change("x-b", rule("~(c)", false));
+        change("x-b", Act::Set("1".to_owned()));
+        let mut keys = Keys::default();
+        assert!(edits.say(Side::Response, &mut keys).is_empty());
+        assert_eq!(
+            keys.get("replace_response_header"),
+            Some(
+                "[{ name = \"x-a\", match = \"~(a)\", to = \"$1\", last = false }, \
+                 { name = \"x-a\", match = \"~(b)\", to = \"$1\", each_value = true }]"
+            )
+        );
+        edits.push(Edit { name: "x-b".to_owned(), act: rule("~(d)", false) });
+        assert_eq!(edits.say(Side::Response, &mut keys).len(), 1, "what a rule has set stays");
+        outcome(Side::Request, "Host", rule("~(d)", false)).expect_err("Weir writes it");
     }
 
     #[test]
