@@ -264,7 +264,9 @@ fn listeners(out: &mut Exposition, control: &Control, compiled: &CompiledSnapsho
     on_demand::metrics(out, listeners);
     compression(out, listeners);
     all.totals(out, &expose::REPLACED, |cells| &cells.replaced);
-    let limited = counted(listeners.iter().filter(|it| it.config.bandwidth.is_some()));
+    let limited = counted(listeners.iter().filter(|it| {
+        it.config.bandwidth.is_some() || it.config.routes.iter().any(|route| route.bandwidth.is_some())
+    }));
     limited.each(
         out,
         &expose::THROTTLED,

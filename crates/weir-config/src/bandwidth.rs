@@ -1,12 +1,12 @@
-//! `bandwidth` of a listener: limits in bytes per second.
+//! `bandwidth` of a listener or a route: limits in bytes per second.
 
 use std::time::Duration;
 
 use crate::fields::{Fields, Value};
-use crate::keys::{Limit, TIB, byte_rate, duration, millis, seconds};
+use crate::keys::{Limit, TIB, byte_rate, duration, millis, seconds, size};
 use crate::report::Findings;
 use crate::setting::table;
-use crate::units::show_byte_rate;
+use crate::units::{show_byte_rate, show_size};
 
 const BOUNDS: Limit<u64> =
     Limit::optional(16 << 10, TIB, "16 KiB is one piece; slower, a connection would be idle between two");
@@ -29,6 +29,35 @@ table! {
         /// The time whose bytes may pass at once after a pause; 16 KiB may in any case.
         burst: Duration =
             duration(Limit::new(millis(100), millis(1), seconds(60), "a longer one is no limit to short transfers"));
+    }
+}
+
+table! {
+    /// Bytes per second that each response may have, by a token bucket. Other requests of its client, and other
+    /// streams of its connection, are not held up.
+    #[derive(Copy, Eq)]
+    pub struct RouteBandwidth at "bandwidth = { … }" {
+        /// To the client, of each response; content from a cache too, and what a tunnel brings.
+        to_client: u64 =
+            byte_rate(BOUNDS).required().also(&["rate", "limit_rate", "download", "out", "limit"]);
+        /// So much of it passes at full speed before.
+        after_bytes as "after": u64 =
+            size(Limit::new(0, 0, 64 * TIB, "0B limits all of it"))
+                .also(&["limit_rate_after", "free", "after_bytes"]);
+        /// The time whose bytes may pass at once after a pause; 16 KiB may in any case.
+        burst: Duration =
+            duration(Limit::new(millis(100), millis(1), seconds(60), "a longer one is no limit to short responses"));
+    }
+}
+
+impl RouteBandwidth {
+    /// In words, such as "1MiB/s of each response after 64KiB".
+    pub fn words(&self) -> String {
+        let after = match self.after_bytes {
+            0 => String::new(),
+            bytes => format!(" after {}", show_size(bytes)),
+        };
+        format!("{} of each response{after}", show_byte_rate(self.to_client))
     }
 }
 

@@ -78,7 +78,7 @@ pub use admin::{Admin, AdminBind, AdminTls};
 pub use auth::{Account, Authentication, BasicAuth, ForwardAuth, QuestionPart, RememberedAnswers, TokenAuth};
 pub use auth::{Alphabet, KEYS_OF_A_NAME_MOST, PublicKey, Signing, TokenKey, decode_base64};
 pub use auth::{FetchedKeys, KeySet, KeySource};
-pub use bandwidth::Bandwidth;
+pub use bandwidth::{Bandwidth, RouteBandwidth};
 pub use breaker::Breaker;
 pub use buffer::Buffer;
 pub use cache::{Cache, RouteCache, SetCookie};

@@ -7,6 +7,7 @@ use weir_template::Template;
 
 use crate::action::{self, RouteAction};
 use crate::auth::Authentication;
+use crate::bandwidth::RouteBandwidth;
 use crate::buffer::Buffer;
 use crate::cache::{self, RouteCache};
 use crate::compress::{self, Compress};
@@ -120,6 +121,12 @@ table! {
         /// What is held here so that slow clients hold no backend, in place of what the pool says.
         buffer: Option<Buffer> =
             below(Buffer::TABLE).http().default("as the pool has it").also(&["buffering"]);
+        /// How fast responses go to their clients.
+        bandwidth: Option<RouteBandwidth> =
+            below(RouteBandwidth::TABLE)
+                .http()
+                .default("no limit")
+                .also(&["limit_rate", "rate", "bwlim", "bandwidth_limit", "throttle"]);
         /// When a failed attempt is made again, over what the pool says.
         retry: RouteRetry = below(RouteRetry::TABLE).http().also(&["retries"]);
         /// Keeps responses and answers from memory; only with `pool`.

@@ -10,6 +10,9 @@ use std::time::Duration;
 /// Least burst: a smaller one would cost a call for every few bytes.
 pub const PIECE_BYTES: u64 = 16 << 10;
 
+/// Fewest bytes that pass in one piece of a stream.
+pub const LEAST_BYTES: u64 = 4 << 10;
+
 /// One bucket.
 #[derive(Debug)]
 pub struct Meter {
@@ -42,6 +45,21 @@ impl Meter {
         }
         let bytes = u128::from(self.burst - owed) * u128::from(self.bytes_per_second) / 1_000_000_000;
         Ok(u64::try_from(bytes).unwrap_or(u64::MAX).max(1))
+    }
+
+    /// As [`Self::room`], for bytes that can wait for more of them: fewer than [`LEAST_BYTES`] do not pass, or
+    /// a sender that takes a while for each call would make one for every few bytes.
+    ///
+    /// # Errors
+    /// See [`Self::room`].
+    pub fn room_for_piece(&self, now: Duration) -> Result<u64, Duration> {
+        match self.room(now) {
+            Ok(room) if room < LEAST_BYTES => {
+                let more = nanoseconds_of(PIECE_BYTES / 2 - room, self.bytes_per_second);
+                Err(now + Duration::from_nanos(more.max(1)))
+            }
+            other => other,
+        }
     }
 
     /// Charges bytes that have passed.
@@ -100,6 +118,26 @@ mod tests {
             let burst = (rate / 10).max(PIECE_BYTES);
             assert!(bytes >= rate * 10 && bytes <= rate * 10 + burst + (64 << 10), "{rate}: {bytes}");
         }
+    }
+
+    #[test]
+    fn a_slow_caller_gets_pieces_and_not_every_byte_by_itself() {
+        let meter = Meter::new(MIB, Duration::from_millis(100));
+        let (mut now, mut calls, mut bytes) = (Duration::from_secs(5), 0, 0);
+        while bytes < MIB {
+            match meter.room_for_piece(now) {
+                Ok(room) => {
+                    assert!(room >= LEAST_BYTES, "{room}");
+                    meter.take(now, room);
+                    // Encryption and the kernel take their time.
+                    now += Duration::from_micros(20);
+                    (calls, bytes) = (calls + 1, bytes + room);
+                }
+                Err(until) => now = until,
+            }
+        }
+        assert!(calls < 200, "{calls}");
+        assert!(now >= Duration::from_millis(5_850), "{now:?}");
     }
 
     #[test]

@@ -153,7 +153,7 @@ metrics! {
     COMPRESSED = "weir_compressed_responses_total" Counter ["listener", "coding"] "Responses that could be compressed and whose client asked for it, by what came of it.";
     COMPRESSION_BYTES = "weir_compression_bytes_total" Counter ["listener", "content"] "Content that was compressed, before (`plain`) and after (`encoded`).";
     REPLACED = "weir_replaced_answers_total" Counter ["listener"] "Answers of backends that an `error_page` with `intercept` took the place of.";
-    THROTTLED = "weir_bandwidth_waits_total" Counter ["listener", "direction"] "Times a connection waited for `bandwidth`, or a flow had no room: to the client (`sent`) or from it (`received`); listeners with `bandwidth`.";
+    THROTTLED = "weir_bandwidth_waits_total" Counter ["listener", "direction"] "Times a connection or a response waited for `bandwidth`, or a flow had no room: to the client (`sent`) or from it (`received`); listeners with `bandwidth`, or a route that has it.";
     LOG_DROPPED = "weir_access_log_dropped_total" Counter ["listener"] "Access-log lines dropped because the queue to the writer was full.";
     LOG_MISSING = "weir_access_log_missing_total" Counter ["log", "reason"] "Lines that are not in an access log: left out by its conditions (`filter`) or its `share`, dropped because the queue to the writer was full, or not taken by the target; or that are there in part (`cut`).";
     LOG_WAITS = "weir_access_log_waiting" Gauge ["log"] "1 while lines of an access log wait in memory, because its file can't be opened or its daemon takes none, else 0.";

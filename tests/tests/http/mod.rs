@@ -2,6 +2,7 @@
 
 mod bad_responses;
 mod balancing;
+mod bandwidth;
 mod behind_proxies;
 mod bodies;
 mod breaker;

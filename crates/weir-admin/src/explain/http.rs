@@ -194,6 +194,10 @@ impl Followed<'_> {
             }
         }
         answer.screens = steps.into_iter().map(Screened::from).collect();
+        if let Some(bandwidth) = plan.route.and_then(|route| route.bandwidth).filter(|_| serving.is_some()) {
+            let (of, name) = ("route".to_owned(), "bandwidth".to_owned());
+            answer.screens.push(Screened { of, name, passes: true, reason: bandwidth.words() });
+        }
         let route = plan.route.map(|route| route.number);
         answer.logs = compiled.logs.as_deref().map(|logs| logs.names(route));
         self.tell_errors(answer);

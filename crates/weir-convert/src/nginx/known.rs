@@ -180,8 +180,6 @@ const LACKING: &[(&str, &[&str])] = &[
     (
         "Weir has no such limit: left out",
         &[
-            "limit_rate",
-            "limit_rate_after",
             "proxy_limit_rate",
             "keepalive_min_timeout",
             "keepalive_disable",
@@ -278,6 +276,8 @@ const CONVERTED: &[&str] = &[
     "limit_conn_log_level",
     "limit_conn_status",
     "limit_except",
+    "limit_rate",
+    "limit_rate_after",
     "limit_req",
     "limit_req_dry_run",
     "limit_req_log_level",

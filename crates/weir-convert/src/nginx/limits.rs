@@ -1,12 +1,14 @@
 //! `limit_req` and `limit_conn`.
 
 use weir_config::quoted;
+use weir_config::units::{show_byte_rate, show_size};
 
 use super::conversion::Conversion;
 use super::pool_settings::hash_key;
 use super::route::NewRoute;
 use super::scope::NginxScope;
 use super::tree::NginxDirective;
+use super::units::nginx_size;
 use super::variables::NginxPlace;
 
 /// Sets the limits of rate and of requests under way.
@@ -28,6 +30,46 @@ pub fn of_route(
         .filter_map(|directive| concurrency(conversion, scope, directive, place))
         .collect();
     set(route, "concurrency_limit", &counts);
+    bandwidth(conversion, scope, route);
+}
+
+/// The slowest rate of a response, in bytes per second.
+const SLOWEST: u64 = 16 << 10;
+
+/// Sets `bandwidth`: `limit_rate` and `limit_rate_after`.
+fn bandwidth(conversion: &mut Conversion<'_>, scope: &NginxScope<'_>, route: &mut NewRoute) {
+    let after = scope.one("limit_rate_after");
+    let Some(directive) = scope.one("limit_rate") else {
+        if let Some(after) = after {
+            conversion.ledger.exact(after, "there is no `limit_rate`");
+        }
+        return;
+    };
+    let after_bytes = after.and_then(|after| nginx_size(after.word(0)));
+    if let Some(after) = after {
+        match after_bytes {
+            Some(_) => conversion.ledger.exact(after, "`after` of `bandwidth`"),
+            None => conversion.ledger.unsupported(after, "it has no variables: all of a response is limited"),
+        }
+    }
+    match nginx_size(directive.word(0)) {
+        None => {
+            let note = "a rate has no variables: responses are not limited";
+            conversion.ledger.unsupported(directive, note);
+        }
+        Some(0) => conversion.ledger.exact(directive, "no limit"),
+        Some(rate) => {
+            let to_client = format!("to_client = \"{}\"", show_byte_rate(rate.max(SLOWEST)));
+            let after = after_bytes.filter(|bytes| *bytes > 0);
+            let after = after.map(|bytes| format!("after = \"{}\"", show_size(bytes)));
+            let keys: Vec<String> = std::iter::once(to_client).chain(after).collect();
+            route.set("bandwidth", format!("{{ {} }}", keys.join(", ")));
+            match rate < SLOWEST {
+                true => conversion.ledger.approximate(directive, "`bandwidth` of the slowest, 16KiB/s"),
+                false => conversion.ledger.exact(directive, "`bandwidth`"),
+            }
+        }
+    }
 }
 
 fn set(route: &mut NewRoute, key: &'static str, limits: &[String]) {

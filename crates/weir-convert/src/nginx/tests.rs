@@ -124,7 +124,10 @@ fn verdicts_say_whether_weir_does_the_same() {
         ("location / { proxy_pass http://app; proxy_cookie_flags a $b; }", "proxy_cookie_flags", Unsupported),
         ("location / { proxy_pass http://app; add_header X y always; }", "add_header", Exact),
         ("location / { proxy_pass http://app; add_header X y; }", "add_header", Approximate),
-        ("location / { proxy_pass http://app; limit_rate 1k; }", "limit_rate", Unsupported),
+        ("location / { proxy_pass http://app; limit_rate 1k; }", "limit_rate", Approximate),
+        ("location / { proxy_pass http://app; limit_rate 1m; limit_rate_after 500k; }", "limit_rate", Exact),
+        ("location / { proxy_pass http://app; limit_rate 1m; limit_rate_after 500k; }", "limit_rate_after", Exact),
+        ("location / { proxy_pass http://app; limit_rate $rate; }", "limit_rate", Unsupported),
         (
             "location / { proxy_pass http://app; proxy_set_header X $upstream_addr; }",
             "proxy_set_header",

@@ -181,6 +181,7 @@ impl Session {
                 Arrival::Gone => After::Close,
             };
             exchange.give_back();
+            self.stream.set_pace(None);
             match after {
                 After::Keep => {}
                 After::Close => {

@@ -54,6 +54,7 @@ mod request;
 pub mod request_values;
 mod requester;
 mod respond;
+mod response_pace;
 mod retried;
 mod rewrite;
 pub mod route;

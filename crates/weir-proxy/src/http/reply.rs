@@ -28,6 +28,7 @@ use crate::http::failure::Failure;
 use crate::http::forwarding::{Beside, Forwarding};
 use crate::http::ledger::Ledger;
 use crate::http::requester::{Recipient, Requester};
+use crate::http::response_pace::ResponsePace;
 use crate::http::session::Session;
 use crate::http::stream::Stream;
 use crate::worker::WorkerListener;
@@ -102,6 +103,7 @@ pub fn write_head(
         exchange.ledger.cache.answered(exchange.response.status());
     }
     exchange.ledger.note_response(forwarding.listener, &exchange.response, received);
+    set_pace(session, forwarding);
     let Exchange { request, response, reply, reply_head_bytes, request_id, ledger, .. } = exchange;
     let edits = edits::of_response(forwarding.listener, exchange.route, exchange.pool, &exchange.rendered);
     let context = ResponseContext {
@@ -111,6 +113,15 @@ pub fn write_head(
         ..context(forwarding, request, keep_alive, request_id, ledger, edits)
     };
     put_head(session, response, received, context, reply, reply_head_bytes).map_err(|_| Failure::ClientClosed)
+}
+
+/// Sets how fast the response goes to its client, before its head is written.
+#[inline]
+pub fn set_pace(session: &mut Session, forwarding: &Forwarding<'_>) {
+    let bandwidth = forwarding.route.and_then(|route| route.bandwidth.as_ref());
+    let worker = session.requester.worker.number;
+    let pace = bandwidth.map(|it| ResponsePace::new(it, &forwarding.listener.shared, worker));
+    session.stream.set_pace(pace);
 }
 
 /// The settings for the heads of all responses to a client, whoever answers.
@@ -175,6 +186,7 @@ pub fn begin_own<'a>(
     let Exchange { request, reply, reply_head_bytes, request_id, route, pool, rendered, ledger, .. } =
         exchange;
     reply.clear();
+    session.stream.set_pace(None);
     let stream = session.stream.as_muxed();
     let edits = edits::of_response(listener, *route, *pool, rendered);
     date::now(|date| {

@@ -109,6 +109,8 @@ pub struct Route {
     pub compress: Option<Arc<weir_config::Compress>>,
     /// How much is held back for slow clients; overrides its pool's setting.
     pub buffer: Option<weir_config::Buffer>,
+    /// How fast responses go to their clients.
+    pub bandwidth: Option<weir_config::RouteBandwidth>,
     /// Its retry settings, which override those of its pool.
     pub retry: Option<Box<RouteRetry>>,
     /// Its own timers, which override those of its pool and listener.
@@ -456,6 +458,7 @@ impl Route {
             sqli: config.sqli,
             compress: config.compress.clone().map(Arc::new),
             buffer: config.buffer,
+            bandwidth: config.bandwidth,
             retry: config.retry.if_any().cloned().map(Box::new),
             timeout: config.timeout.if_any().copied(),
             asked: Asked::of_route(config),

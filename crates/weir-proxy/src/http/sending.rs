@@ -11,6 +11,7 @@ use bytes::{Buf as _, Bytes};
 use weir_cache::Body;
 use weir_http::Field;
 use weir_io::clock;
+use weir_io::stream::Duplex as _;
 use weir_io::wait::send_all;
 use weir_io::wait::{WaitError, timed_out};
 
@@ -135,7 +136,6 @@ impl Sending<'_> {
     /// Sends some of `content` on a stream, without a copy.
     async fn on_stream(&mut self, content: &mut Bytes, is_last: bool) -> Result<(), WaitError> {
         let Session { stream, requester, .. } = &mut *self.session;
-        let Some(stream) = stream.as_muxed() else { return Ok(()) };
         poll_fn(|context| match stream.poll_send_bytes(context, content, is_last) {
             Poll::Ready(result) => Poll::Ready(result.map_err(WaitError::Broken)),
             Poll::Pending => {

@@ -89,6 +89,7 @@ fn write_head(
 ) -> io::Result<SentFraming> {
     let Exchange { request, reply, reply_head_bytes, request_id, ledger, .. } = exchange;
     ledger.note_response(forwarding.listener, head.head, head.text);
+    reply::set_pace(session, forwarding);
     let edits = edits::of_response(forwarding.listener, exchange.route, exchange.pool, &exchange.rendered);
     let context = reply::context(forwarding, request, keep, request_id, ledger, edits);
     let context = ResponseContext { sticky: head.sticky, negotiated: head.negotiated, ..context };

@@ -139,6 +139,7 @@ fn write_head(
         _ => (response, outgoing),
     };
     ledger.note_response(forwarding.listener, head, text);
+    reply::set_pace(session, forwarding);
     let edits = edits::of_response(forwarding.listener, exchange.route, exchange.pool, &exchange.rendered);
     let context = reply::context(forwarding, request, keep, request_id, ledger, edits);
     let context = ResponseContext { negotiated, ..context };
