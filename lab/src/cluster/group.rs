@@ -17,6 +17,8 @@ use crate::process::Placement;
 pub const MEMBERS: usize = 3;
 /// How long the group may take to agree on anything. After a crash it needs at least 6 to 7 s.
 const PATIENCE: Duration = Duration::from_secs(90);
+/// How often a member may try to join the group.
+const JOIN_ATTEMPTS: u32 = 3;
 
 /// The statement by which a member says its state.
 const STATE: &str = "SELECT MEMBER_STATE FROM performance_schema.replication_group_members WHERE MEMBER_ID = @@server_uuid \
@@ -108,10 +110,7 @@ impl Group {
             &format!("CREATE USER {ACCOUNT}@'%' IDENTIFIED BY '{PASSWORD}'"),
             &format!("GRANT ALL ON *.* TO {ACCOUNT}@'%'"),
         ])?;
-        for member in &self.members[1..] {
-            member.execute(&["START GROUP_REPLICATION"])?;
-        }
-        Ok(())
+        self.members[1..].iter().try_for_each(join)
     }
 
     /// Whether every member says that it is online.
@@ -155,7 +154,7 @@ impl Group {
         let member = &mut self.members[index];
         member.start(&self.tools, self.placement)?;
         member.wait_until_it_answers()?;
-        member.execute(&["START GROUP_REPLICATION"])?;
+        join(member)?;
         self.wait_until(|group| Ok(group.members[index].role()? != Role::Out), "the member is back online")
     }
 
@@ -208,4 +207,17 @@ impl Group {
             thread::sleep(Duration::from_millis(50));
         }
     }
+}
+
+/// Lets a member join the group. On a machine that has no processor time for it, a server may give up
+/// (error 3092); then it tries again.
+fn join(member: &Member) -> io::Result<()> {
+    for _ in 1..JOIN_ATTEMPTS {
+        match member.execute(&["START GROUP_REPLICATION"]) {
+            Ok(()) => return Ok(()),
+            Err(error) => eprintln!("  cluster: {error}; it joins again"),
+        }
+        member.execute(&["STOP GROUP_REPLICATION"])?;
+    }
+    member.execute(&["START GROUP_REPLICATION"])
 }
