@@ -43,6 +43,12 @@ static PEER: Shape = Shape::new("the address of another Weir", "10.0.0.2:4460", 
 
 fn peer(text: &str) -> Result<String, Refused> {
     if let Ok(address) = text.parse::<SocketAddr>() {
+        // An IPv4 address in the form of an IPv6 one is the same Weir.
+        let address = SocketAddr::new(address.ip().to_canonical(), address.port());
+        if address.ip().is_unspecified() || address.ip().is_multicast() {
+            let message = format!("{} is not where another Weir is reached", quote(text));
+            return refuse(message, "expected the address of its machine, such as \"10.0.0.2:4460\"");
+        }
         return match address.port() {
             0 => refuse(format!("{} has no port", quote(text)), "expected that of its `bind`"),
             _ => Ok(address.to_string()),
@@ -51,7 +57,8 @@ fn peer(text: &str) -> Result<String, Refused> {
     let is_good =
         |(host, port): (&str, &str)| is_host_name(host) && port.parse().is_ok_and(|port: u16| port > 0);
     match text.rsplit_once(':').is_some_and(is_good) {
-        true => Ok(text.to_owned()),
+        // Names have no case.
+        true => Ok(text.to_ascii_lowercase()),
         false => refuse(
             format!("{} is not the address of another Weir", quote(text)),
             "expected an address or host name with the port of its `bind`, such as \"10.0.0.2:4460\"",
@@ -59,9 +66,30 @@ fn peer(text: &str) -> Result<String, Refused> {
     }
 }
 
+/// Warns of a Weir that the others can't reach, so that it is told nothing.
+fn reached(peers: &Peers, fields: &Fields, findings: &mut Findings<'_>) {
+    let is_elsewhere =
+        |text: &String| text.parse::<SocketAddr>().is_ok_and(|address| !address.ip().is_loopback());
+    let other = peers.addresses.iter().position(is_elsewhere).filter(|_| !fields.is_bad("addresses"));
+    let own = peers.bind.ip().to_canonical();
+    if let (true, Some(at)) = (own.is_loopback() && !fields.is_bad("bind"), other) {
+        let place = fields.list("addresses").get(at).map_or(fields.at("addresses"), |(at, _)| *at);
+        let other = peers.addresses.get(at).map_or("", String::as_str);
+        findings.warning(
+            fields.at("bind"),
+            format!("{} is reached on this machine alone, and `{other}` is another one", peers.bind),
+            format!(
+                "this Weir would be told nothing: expected the address at which {} reaches it",
+                findings.place(place)
+            ),
+        );
+    }
+}
+
 /// Reports contradictions.
 pub(crate) fn check(peers: &Peers, fields: &Fields, findings: &mut Findings<'_>) {
     crate::values::said_once(fields, "addresses", findings);
+    reached(peers, fields, findings);
     if peers.addresses.len() > ADDRESSES_MOST {
         findings.error(
             fields.at("addresses"),

@@ -3,6 +3,7 @@
 mod count;
 mod line;
 mod lives;
+mod told;
 mod trouble;
 
 use std::fs;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{Listener, Speaks};
 use crate::admin::AdminBind;
-use crate::fields::Fields;
+use crate::fields::{Fields, Value};
 use crate::plane::{self, Plane};
 use crate::protocol::spoken;
 use crate::report::{Findings, Span};
@@ -32,25 +32,20 @@ struct Bound {
     at: Option<Span>,
 }
 
-/// Reports listeners that clash with each other, or with the admin API, which listens on `admin` unless that
-/// could not be read.
+/// Sockets by transport (true: UDP) and port, so that the comparison takes time in proportion to the file's
+/// length.
+type Taken = BTreeMap<(bool, u16), Vec<Bound>>;
+
+/// Reports listeners that clash with each other, with the admin API, which listens on `admin` unless that
+/// could not be read, or with the address where other Weirs reach this one (`[peers]`).
 pub(crate) fn check(
     root: &Fields,
     listeners: &[Arc<Listener>],
     admin: Option<SocketAddr>,
     findings: &mut Findings<'_>,
 ) {
-    // Grouped by transport (true: UDP) and port, so that the comparison takes time in proportion to the
-    // file's length.
-    let mut taken: BTreeMap<(bool, u16), Vec<Bound>> = BTreeMap::new();
     let said = root.table("admin").and_then(|admin| admin.get("bind"));
-    if let Some(address) = admin.filter(|address| address.port() != 0) {
-        let at = said.map(|entry| entry.at);
-        let owner = if at.is_some() { "the admin API" } else { "the admin API (`[admin]` moves it)" }.into();
-        let bound =
-            Bound { address, is_socket: true, interfaces: Rc::default(), is_listener: false, owner, at };
-        taken.entry((false, address.port())).or_default().push(bound);
-    }
+    let mut taken = taken_before(root, admin.map(|address| (address, said.map(|entry| entry.at))), findings);
     let mut sockets: BTreeMap<Arc<str>, (Rc<str>, Span)> = BTreeMap::new();
     if let Some((entry, AdminBind::Unix(name))) =
         said.and_then(|entry| Some((entry, AdminBind::of(&entry.value)?)))
@@ -113,6 +108,36 @@ pub(crate) fn check(
             }
         }
     }
+}
+
+/// The addresses that are no listener's: that of the admin API, with its place if the file says it, and that
+/// for other Weirs.
+fn taken_before(
+    root: &Fields,
+    admin: Option<(SocketAddr, Option<Span>)>,
+    findings: &mut Findings<'_>,
+) -> Taken {
+    let mut taken = Taken::new();
+    let admin = admin.map(|(address, at)| {
+        let owner = if at.is_some() { "the admin API" } else { "the admin API (`[admin]` moves it)" };
+        (address, at, owner)
+    });
+    let peers = root.table("peers").and_then(|peers| peers.get("bind"));
+    let peers = peers.and_then(|entry| match &entry.value {
+        Value::Text(text) => Some((text.parse().ok()?, Some(entry.at), "`[peers]`")),
+        _ => None,
+    });
+    for (address, at, owner) in admin.into_iter().chain(peers).filter(|(address, ..)| address.port() != 0) {
+        let (interfaces, owner) = (Rc::default(), owner.into());
+        let bound = Bound { address, is_socket: true, interfaces, is_listener: false, owner, at };
+        let others = taken.entry((false, address.port())).or_default();
+        if let Some((other, at)) = others.iter().find(|other| other.clashes(&bound)).zip(at) {
+            let (message, hint) = explain(&bound, other, findings);
+            findings.error(at, message, hint);
+        }
+        others.push(bound);
+    }
+    taken
 }
 
 /// Whether each socket of a listener is UDP. HTTP/3 has one beside the others, if there are others.
