@@ -181,9 +181,9 @@ fn sticky(proxy: &Proxy<'_>, servers: &[Server], keys: &mut Keys, ledger: &mut L
     }
 }
 
-/// Clients that stay with the server which has given them a session: the cookie of the application says which
-/// session it is, but no table which server, so Weir sets a cookie of its own beside it. Whether the proxy has
-/// such clients.
+/// Clients that stay with the server which has given them a session: the cookie of the application says
+/// which session it is, but no table which server, so Weir sets a cookie of its own beside it. Whether the
+/// proxy has such clients.
 fn sessions(proxy: &Proxy<'_>, keys: &mut Keys, ledger: &mut Ledger) -> bool {
     let learned = proxy.lines_of("stick").find_map(|line| {
         let sample = Sample::parse(line.word(2)).ok().filter(|_| line.word(1) == "store-response")?;

@@ -28,7 +28,8 @@ pub struct Changes {
     pub timeout: Keys,
     /// Tables of `error_page`.
     pub pages: Vec<String>,
-    /// What is said in place of the responses of backends, which are held back, and whether a backend says it.
+    /// What is said in place of the responses of backends, which are held back, and whether a backend says
+    /// it.
     pub held_back: Option<(Answer, bool)>,
     /// Pools with their shares.
     pub splits: Vec<(String, f64)>,

@@ -1,4 +1,5 @@
-//! `set-dst` and `set-dst-port`: where a client meant to go, which decides only for servers that are `0.0.0.0`.
+//! `set-dst` and `set-dst-port`: where a client meant to go, which decides for servers that are `0.0.0.0`
+//! alone.
 
 use super::ledger::Ledger;
 use super::networks::{Endpoint, place};

@@ -139,118 +139,136 @@ fn based(base: &str, path: &str) -> String {
     }
 }
 
-/// Directives of `global` that have no key.
+/// Directives of `global` that have no key, with what takes their place, and whether that is something.
+const OTHERS: &[(&[&str], bool, &str)] = &[
+    (
+        &[
+            "user",
+            "group",
+            "uid",
+            "gid",
+            "chroot",
+            "daemon",
+            "pidfile",
+            "master-worker",
+            "mworker-max-reloads",
+            "set-dumpable",
+            "setcap",
+            "unix-bind",
+        ],
+        true,
+        "the service manager's business: the unit for systemd says as whom Weir runs, and what it may",
+    ),
+    (&["ulimit-n"], true, "the limit of descriptors is the unit's (`LimitNOFILE`)"),
+    (&["nbproc"], true, "one process, with a worker for each CPU (`runtime.workers`)"),
+    (
+        &["cpu-map", "cpu-policy", "thread-groups", "thread-group", "numa-cpu-mapping"],
+        true,
+        "each worker is pinned to a CPU that the process may use",
+    ),
+    (
+        &["stats"],
+        true,
+        "`weir status`, `weir drain` and the admin API (`[admin]`) take the place of this socket",
+    ),
+    (&["server-state-base", "server-state-file"], true, "a reload keeps states by itself"),
+    (
+        &[
+            "ssl-default-bind-ciphers",
+            "ssl-default-bind-ciphersuites",
+            "ssl-default-bind-curves",
+            "ssl-default-server-ciphers",
+            "ssl-default-server-ciphersuites",
+            "ssl-default-server-options",
+            "ssl-default-bind-sigalgs",
+        ],
+        true,
+        "suites are those of a policy (`tls.ciphers`), all of them strong and with forward secrecy",
+    ),
+    (&["ssl-dh-param-file", "tune.ssl.default-dh-param"], true, "no finite-field Diffie-Hellman is spoken"),
+    (
+        &[
+            "ssl-load-extra-files",
+            "ssl-load-extra-del-ext",
+            "issuers-chain-path",
+            "ssl-engine",
+            "ssl-mode-async",
+            "ssl-skip-self-issued-ca",
+        ],
+        true,
+        "certificates name their files themselves",
+    ),
+    (&["spread-checks"], true, "the first probes are spread, later ones keep their pace"),
+    (
+        &[
+            "description",
+            "node",
+            "log-tag",
+            "log-send-hostname",
+            "quiet",
+            "zero-warning",
+            "strict-limits",
+            "noepoll",
+            "nopoll",
+            "nosplice",
+            "noreuseport",
+            "busy-polling",
+            "profiling.tasks",
+            "profiling.memory",
+            "insecure-fork-wanted",
+            "insecure-setuid-wanted",
+            "no-memory-trimming",
+            "max-spread-checks",
+            "grace",
+            "close-spread-time",
+            "anonkey",
+            "default-path",
+            "limited-quic",
+            "h2-workaround-bogus-websocket-clients",
+        ],
+        true,
+        "no effect on traffic",
+    ),
+    (
+        &[
+            "maxconnrate",
+            "maxsessrate",
+            "maxpipes",
+            "maxsslconn",
+            "maxsslrate",
+            "maxzlibmem",
+            "maxcomprate",
+            "maxcompcpuusage",
+        ],
+        true,
+        "no limit of its own: `runtime.memory` bounds them all",
+    ),
+    (&["lua-load", "lua-load-per-thread", "lua-prepend-path"], false, "there is no Lua"),
+    (
+        &[
+            "expose-experimental-directives",
+            "h1-case-adjust",
+            "h1-case-adjust-file",
+            "external-check",
+            "email-alert",
+        ],
+        false,
+        "there is nothing like it",
+    ),
+    (&["unsetenv", "resetenv"], true, "no program is run"),
+];
+
+/// The verdict of a directive that has no key.
 fn other(word: &str, line: &Line, ledger: &mut Ledger) {
-    let number = line.number;
-    match word {
-        "user"
-        | "group"
-        | "uid"
-        | "gid"
-        | "chroot"
-        | "daemon"
-        | "pidfile"
-        | "master-worker"
-        | "mworker-max-reloads"
-        | "set-dumpable"
-        | "setcap"
-        | "unix-bind" => {
-            ledger.approximate(number, "the service manager's business: the unit for systemd says as whom Weir runs, and what it may");
+    let known = OTHERS.iter().find(|(names, ..)| names.contains(&word));
+    match known {
+        Some((_, true, note)) => ledger.approximate(line.number, *note),
+        Some((_, false, note)) => ledger.unsupported(line.number, *note),
+        None if word.starts_with("tune.") => {
+            let note = "buffers and limits have defaults of their own (`limits`, `runtime.memory`)";
+            ledger.approximate(line.number, note);
         }
-        "ulimit-n" => ledger.approximate(number, "the limit of descriptors is the unit's (`LimitNOFILE`)"),
-        "nbproc" => ledger.approximate(number, "one process, with a worker for each CPU (`runtime.workers`)"),
-        "cpu-map" | "thread-groups" | "thread-group" | "numa-cpu-mapping" => {
-            ledger.approximate(number, "each worker is pinned to a CPU that the process may use");
-        }
-        "stats" => ledger.approximate(
-            number,
-            "`weir status`, `weir drain` and the admin API (`[admin]`) take the place of this socket",
-        ),
-        "server-state-base" | "server-state-file" => {
-            ledger.approximate(number, "a reload keeps states by itself")
-        }
-        "ssl-default-bind-ciphers"
-        | "ssl-default-bind-ciphersuites"
-        | "ssl-default-bind-curves"
-        | "ssl-default-server-ciphers"
-        | "ssl-default-server-ciphersuites"
-        | "ssl-default-server-options"
-        | "ssl-default-bind-sigalgs" => {
-            ledger.approximate(
-                number,
-                "suites are those of a policy (`tls.ciphers`), all of them strong and with forward secrecy",
-            );
-        }
-        "ssl-dh-param-file" | "tune.ssl.default-dh-param" => {
-            ledger.approximate(number, "no finite-field Diffie-Hellman is spoken")
-        }
-        "ssl-load-extra-files"
-        | "ssl-load-extra-del-ext"
-        | "issuers-chain-path"
-        | "ssl-engine"
-        | "ssl-mode-async"
-        | "ssl-skip-self-issued-ca" => {
-            ledger.approximate(number, "certificates name their files themselves");
-        }
-        "spread-checks" => {
-            ledger.approximate(number, "the first probes are spread, later ones keep their pace")
-        }
-        "description"
-        | "node"
-        | "log-tag"
-        | "log-send-hostname"
-        | "quiet"
-        | "zero-warning"
-        | "strict-limits"
-        | "noepoll"
-        | "nopoll"
-        | "nosplice"
-        | "noreuseport"
-        | "busy-polling"
-        | "profiling.tasks"
-        | "profiling.memory"
-        | "insecure-fork-wanted"
-        | "insecure-setuid-wanted"
-        | "no-memory-trimming"
-        | "max-spread-checks"
-        | "grace"
-        | "close-spread-time"
-        | "anonkey"
-        | "default-path"
-        | "maxconnrate"
-        | "maxsessrate"
-        | "maxpipes"
-        | "maxsslconn"
-        | "maxsslrate"
-        | "maxzlibmem"
-        | "maxcomprate"
-        | "maxcompcpuusage" => {
-            let limits = word.starts_with("max");
-            let note = if limits {
-                "no limit of its own: `runtime.memory` bounds them all"
-            } else {
-                "no effect on traffic"
-            };
-            ledger.approximate(number, note);
-        }
-        "lua-load" | "lua-load-per-thread" | "lua-prepend-path" => {
-            ledger.unsupported(number, "there is no Lua")
-        }
-        "expose-experimental-directives"
-        | "h1-case-adjust"
-        | "h1-case-adjust-file"
-        | "external-check"
-        | "email-alert" => {
-            ledger.unsupported(number, "there is nothing like it");
-        }
-        "unsetenv" | "resetenv" => ledger.approximate(number, "no program is run"),
-        word if word.starts_with("tune.") => {
-            ledger.approximate(
-                number,
-                "buffers and limits have defaults of their own (`limits`, `runtime.memory`)",
-            );
-        }
-        _ => {}
+        None => {}
     }
 }
 

@@ -4,7 +4,8 @@
 /// host, and what takes fields out. One that refuses requests becomes a rule whose condition nobody knows.
 pub fn present(words: Vec<String>) -> Vec<String> {
     let rule = match words[0].as_str() {
-        "reqrep" | "reqirep" => replaced(&words),
+        "reqrep" | "reqirep" => replaced(&words).or_else(|| of_field("http-request", &words)),
+        "rsprep" | "rspirep" => of_field("http-response", &words),
         "reqdel" | "reqidel" => removed("http-request", &words),
         "rspdel" | "rspidel" => removed("http-response", &words),
         "reqdeny" | "reqideny" | "reqtarpit" | "reqitarpit" => {
@@ -55,6 +56,24 @@ fn replaced(words: &[String]) -> Option<Vec<String>> {
     Some(rule)
 }
 
+/// `rspirep ^Location:\ http://(.*) Location:\ https://\1`, where the name of the field stays.
+fn of_field(rule: &str, words: &[String]) -> Option<Vec<String>> {
+    let (search, new) = (words.get(1)?.strip_prefix('^')?, words.get(2)?);
+    let ((name, before), (same, after)) = (search.split_once(':')?, new.split_once(':')?);
+    let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    if !is_name || !name.eq_ignore_ascii_case(same) {
+        return None;
+    }
+    // Of the line, the blanks behind the colon are none of the value.
+    let before = ["\\s*", "[ ]*", " *", " "].iter().find_map(|blank| before.strip_prefix(blank))?;
+    let case = if words[0].contains("irep") { "(?i)" } else { "" };
+    let expression = format!("{case}^{}", before.trim_start_matches('^'));
+    let mut rule = vec![rule.to_owned(), "replace-header".to_owned(), name.to_owned(), expression];
+    rule.push(after.trim().to_owned());
+    rule.extend(words.get(3..).unwrap_or_default().iter().cloned());
+    Some(rule)
+}
+
 fn after_host(new: &str) -> Option<&str> {
     let (name, value) = new.split_once(':')?;
     name.eq_ignore_ascii_case("host").then(|| value.trim())
@@ -87,6 +106,10 @@ mod tests {
         );
         assert_eq!(now(&["reqirep", "^Host:", "Host: a.example"]), "http-request set-header Host a.example");
         assert_eq!(now(&["rspidel", "^Server:.*"]), "http-response del-header Server");
+        assert_eq!(
+            now(&["rspirep", "^Location: http://(.*)", "Location: https://\\1"]),
+            "http-response replace-header Location (?i)^http://(.*) https://\\1"
+        );
         assert_eq!(now(&["reqdeny", "^x"]), "http-request deny if { reqdeny }");
         for left in [
             ["reqrep", "^Cookie:(.*)", "x"],

@@ -61,6 +61,7 @@ const OF_SERVERS: &[&str] = &[
     "dynamic-cookie-key",
     "stick",
     "appsession",
+    "source",
 ];
 
 /// Gives lines their verdicts that no other part looks at.

@@ -35,8 +35,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// The pool of one of its servers alone, and what differs of a rule that leads there. `None` if the server
-    /// is disabled. `Err` says why there is none. `names` are those of all other pools.
+    /// The pool of one of its servers alone, and what differs of a rule that leads there. `None` if the
+    /// server is disabled. `Err` says why there is none. `names` are those of all other pools.
     pub fn alone(
         &mut self,
         server: &str,
@@ -161,7 +161,11 @@ pub fn pool(
     balancing::say(proxy, &servers, maps, &mut pool.keys, ledger);
     let has_unix = servers.iter().any(Server::is_unix);
     let trusts = first.get("verify").map_or(trusts, |verify| verify == "none");
-    towards(first, (has_unix, trusts), proxy.is_tcp, &mut pool, ledger);
+    let source = proxy.last(&["source"]).map(|line| (line.number, line.from(1).join(" ")));
+    if let Some((line, _)) = &source {
+        ledger.exact(*line, "`source` of pools");
+    }
+    towards(first, (has_unix, trusts), (proxy.is_tcp, source.as_ref()), &mut pool, ledger);
     timers(proxy, &mut pool.keys, ledger);
     retries(proxy, &mut pool.keys, ledger);
     connections(proxy, &servers, &mut pool.keys, ledger);
@@ -176,7 +180,7 @@ pub fn pool(
 fn towards(
     first: &Server,
     (has_unix, trusts): (bool, bool),
-    is_tcp: bool,
+    (is_tcp, of_proxy): (bool, Option<&(usize, String)>),
     pool: &mut Pool,
     ledger: &mut Ledger,
 ) {
@@ -243,6 +247,8 @@ fn towards(
     }
     if let Some(source) = first.get("source") {
         source_of(source, first.line, keys, ledger);
+    } else if let Some((line, source)) = of_proxy {
+        source_of(source, *line, keys, ledger);
     }
     if let Some(start) = first.get("slowstart").and_then(|text| super::times::duration(text, 1)) {
         keys.set("slow_start", said(&start.within(100, 3_600_000).0.to_string()));

@@ -231,6 +231,9 @@ impl<'k> Routes<'k> {
                 match spot.end {
                     End::Backend(Some(name)) if name == of && spot.whole => {
                         self.note(line, format!("503 by itself, while no backend of `{of}` is up"));
+                        if !answer.body.is_empty() {
+                            changes.add_pages(&[answer.page(&["503".to_owned()], false)], false);
+                        }
                     }
                     _ => {
                         let why = "no route can ask whether servers of a backend are up";
@@ -357,7 +360,7 @@ impl<'k> Routes<'k> {
     fn intercept(&mut self, answer: &Answer, statuses: &[String], spot: &Spot<'_>, changes: &mut Changes) {
         let note = "`error_page` with `intercept`: the content is replaced, the status stays that of the backend, and other rules of responses hold";
         self.note(spot.step.line, note);
-        let page = answer.page(statuses);
+        let page = answer.page(statuses, true);
         let add = |changes: &mut Changes| changes.add_pages(std::slice::from_ref(&page), true);
         if !self.changed(spot, spot.rest, changes, add) {
             self.answer(answer, &spot.all, changes, spot.step.line);

@@ -68,14 +68,17 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The table of an error page for these statuses that says the same.
-    pub fn page(&self, statuses: &[String]) -> String {
+    /// The table of an error page for these statuses that says the same, in place of what backends say too if
+    /// it intercepts.
+    pub fn page(&self, statuses: &[String], intercepts: bool) -> String {
         let mut page = Keys::default();
         page.set("status", listed(statuses));
         for (key, value) in self.body.entries() {
             page.set(key, value);
         }
-        page.set("intercept", "true");
+        if intercepts {
+            page.set("intercept", "true");
+        }
         page.inline()
     }
 }

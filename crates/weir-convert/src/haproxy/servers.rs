@@ -256,8 +256,8 @@ impl Server {
         Ok((address, entry))
     }
 
-    /// Its name, and its entry in the `backends` of a pool that has no other; `None` in place of the entry if it
-    /// is disabled.
+    /// Its name, and its entry in the `backends` of a pool that has no other; `None` in place of the entry if
+    /// it is disabled.
     pub fn alone(&self, port: Option<u16>) -> Option<(String, Option<String>)> {
         let mut plain = self.clone();
         ["weight", "backup"].iter().for_each(|keyword| {

@@ -171,6 +171,19 @@ impl Tables {
     }
 }
 
+impl Tables {
+    /// The table of a `rate_limit` of all connections to a listener together, in each second.
+    pub fn of_all(&self, most: u64) -> String {
+        let mut limit = Keys::default();
+        limit.set("rate", said(&format!("{most}/s")));
+        limit.set("key", said("listener"));
+        if self.has_peers {
+            limit.set("share", "false");
+        }
+        limit.inline()
+    }
+}
+
 /// The word that follows this one.
 pub fn after<'w>(words: &'w [String], word: &str) -> Option<&'w String> {
     words.iter().position(|other| other == word).and_then(|at| words.get(at + 1))

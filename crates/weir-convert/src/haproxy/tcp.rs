@@ -52,6 +52,13 @@ pub fn gate(proxy: &Proxy<'_>, reader: &mut Reader<'_>, tables: &Tables, ledger:
             _ => ledger.unsupported(line.number, "there is nothing like it"),
         }
     }
+    if let Some(line) = proxy.last(&["rate-limit", "sessions"]).filter(|_| proxy.is_tcp && proxy.is_front())
+        && let Some(most) = line.word(2).parse::<u64>().ok().filter(|most| *most > 0)
+    {
+        gate.limits.push(tables.of_all(most));
+        let note = "`rate_limit` of the listener: connections beyond it are closed, and do not wait";
+        ledger.approximate(line.number, note);
+    }
     for line in proxy.lines_of("tcp-response") {
         if line.words.iter().any(|word| word == "inspect-delay" || word == "accept") {
             ledger.exact(line.number, "what backends say is passed on at once");

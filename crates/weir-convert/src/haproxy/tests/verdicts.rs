@@ -76,6 +76,7 @@ fn what_a_backend_says_of_its_servers_and_responses_is_in_the_routes_that_lead_t
             "no backend is asked where it holds",
             "path = \"*.bak\"\nrespond = { status = 502 }",
         ),
+        ("source 10.0.0.9", DirectiveVerdict::Exact, "`source` of pools", "source = \"10.0.0.9\""),
         (
             "http-response deny if { status 500:599 404 }",
             DirectiveVerdict::Approximate,
@@ -105,6 +106,18 @@ fn what_a_backend_says_of_its_servers_and_responses_is_in_the_routes_that_lead_t
     let alone = body.split("[pool.app-b]\n").nth(1).expect("a pool");
     assert!(alone.starts_with("backends = [\"10.0.0.2:80\"]\n"), "{body}");
     assert!(alone.contains("fallback_pool = \"app\"") && !alone.contains("weight"), "{body}");
+}
+
+#[test]
+fn rules_about_servers_that_are_down_and_limits_of_all_connections_are_keys() {
+    let body = checked(&with("http-request return status 503 string sorry if { nbsrv(app) eq 0 }"));
+    assert!(body.contains("error_page = [{ status = 503, body = \"sorry\" }]"), "{body}");
+    let (of_other, note) = verdict(&with("http-request deny if { nbsrv(other) eq 0 }"), 5);
+    assert!(of_other == DirectiveVerdict::Unsupported && note.contains("NO LIMIT"), "{note}");
+    let tcp = with("rate-limit sessions 50").replace("mode http", "mode tcp");
+    assert!(checked(&tcp).contains("rate_limit = { rate = \"50/s\", key = \"listener\" }"));
+    let (http, _) = verdict(&with("rate-limit sessions 50"), 5);
+    assert_eq!(http, DirectiveVerdict::Unsupported);
 }
 
 #[test]
