@@ -33,8 +33,8 @@ table! {
 }
 
 table! {
-    /// Bytes per second that each response may have, by a token bucket. Other requests of its client, and other
-    /// streams of its connection, are not held up.
+    /// Bytes per second that each response may have, by a token bucket. Other requests of its client, and
+    /// other streams of its connection, are not held up.
     #[derive(Copy, Eq)]
     pub struct RouteBandwidth at "bandwidth = { … }" {
         /// To the client, of each response; content from a cache too, and what a tunnel brings.

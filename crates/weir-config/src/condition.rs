@@ -110,7 +110,7 @@ pub(crate) fn check(route: &Fields, findings: &mut Findings<'_>) {
     }
 }
 
-fn matched_value(text: &str) -> Result<String, Refused> {
+pub(crate) fn matched_value(text: &str) -> Result<String, Refused> {
     field_value(text)?;
     let message = || format!("{} is not a value to compare with", quote(text));
     if let Some(rest) = text.strip_prefix('!') {

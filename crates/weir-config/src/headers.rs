@@ -59,13 +59,13 @@ table! {
                 .http()
                 .default("none")
                 .also(&["proxy_hide_header", "more_clear_headers", "delete_response_header"]);
-        /// Values of the request's fields that become others towards the backend; of the rules for a field, the
-        /// first that matches counts. Those of the listener come first, then those of the pool, then those of
-        /// the route. What rules set or add stays, and so does what Weir writes.
+        /// Values of the request's fields that become others towards the backend; of the rules for a field,
+        /// the first that matches counts. Those of the listener come first, then those of the pool, then
+        /// those of the route. What rules set or add stays, and so does what Weir writes.
         replace_request_header: Vec<RequestReplacement> =
             list(Each::Table(RequestReplacement::TABLE)).http().default("none").also(&["replace_header"]);
-        /// Values of the response's fields that become others towards the client, such as a `location` with the
-        /// backend's own address.
+        /// Values of the response's fields that become others towards the client, such as a `location` with
+        /// the backend's own address.
         replace_response_header: Vec<ResponseReplacement> =
             list(Each::Table(ResponseReplacement::TABLE))
                 .http()

@@ -47,8 +47,8 @@ impl Meter {
         Ok(u64::try_from(bytes).unwrap_or(u64::MAX).max(1))
     }
 
-    /// As [`Self::room`], for bytes that can wait for more of them: fewer than [`LEAST_BYTES`] do not pass, or
-    /// a sender that takes a while for each call would make one for every few bytes.
+    /// As [`Self::room`], for bytes that can wait for more of them: fewer than [`LEAST_BYTES`] do not pass,
+    /// or a sender that takes a while for each call would make one for every few bytes.
     ///
     /// # Errors
     /// See [`Self::room`].

@@ -67,13 +67,17 @@ fn the_rules_of_listener_pool_and_route_apply_one_after_the_other() {
         replace_response_header = { name = "location", match = "~^http://2/(.*)", to = "http://3/$1$path" }
         response_cookie = { name = "theme", secure = false, same_site = "lax" }
         "#;
-    let of_pool = r#"replace_response_header = { name = "location", match = "http://1/*", to = "http://2/" }"#;
+    let of_pool =
+        r#"replace_response_header = { name = "location", match = "http://1/*", to = "http://2/" }"#;
     let backend = redirecting();
     let weir = before(&backend, of_listener, of_pool);
     let fields = ask(&weir, "GET /go/a HTTP/1.1\r\nhost: a\r\n\r\n").fields;
     assert_eq!(fields.all("location"), ["http://3/a/go/a"]);
     let cookies = fields.all("set-cookie");
-    assert!(cookies[0].ends_with("; Secure") && cookies[1].ends_with("; HttpOnly; SameSite=Lax"), "{cookies:?}");
+    assert!(
+        cookies[0].ends_with("; Secure") && cookies[1].ends_with("; HttpOnly; SameSite=Lax"),
+        "{cookies:?}"
+    );
     let fields = ask(&weir, "GET /x HTTP/1.1\r\nhost: a\r\n\r\n").fields;
     assert_eq!(fields.all("location"), ["http://2/"]);
 }
@@ -231,7 +235,8 @@ fn curl_follows_a_redirect_of_a_backend_that_knows_only_its_own_address() {
     let url = format!("http://{}/go/there", weir.address("web"));
     let jar = weir.dir().join("jar");
     let jar = jar.display().to_string();
-    let arguments = ["-sSfL", "--max-time", "20", "--noproxy", "*", "-c", &jar, "-w", " at %{url_effective}", &url];
+    let arguments =
+        ["-sSfL", "--max-time", "20", "--noproxy", "*", "-c", &jar, "-w", " at %{url_effective}", &url];
     let told = run_tool(&tool("curl", "curl"), &arguments, b"", PATIENCE);
     assert_eq!(told.succeeded(), format!("ok at http://{}/there", weir.address("web")));
     let kept = std::fs::read_to_string(&jar).expect("a jar");
@@ -256,5 +261,8 @@ fn explain_tells_each_rule_and_hides_what_backends_are_told() {
         assert!(text.contains(expected), "{expected}\n{text}");
     }
     let shown = weir.admin().reads("/v1/config").json().to_string();
-    assert!(shown.contains("app.internal:8080") && !shown.contains("-key\\\"") && !shown.contains("old-key"), "{shown}");
+    assert!(
+        shown.contains("app.internal:8080") && !shown.contains("-key\\\"") && !shown.contains("old-key"),
+        "{shown}"
+    );
 }

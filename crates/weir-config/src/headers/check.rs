@@ -300,8 +300,8 @@ struct Cached<'f> {
 }
 
 impl Cached<'_> {
-    /// Reports those of the variables, used at `at`, on which responses would depend although they are not part
-    /// of the cache key.
+    /// Reports those of the variables, used at `at`, on which responses would depend although they are not
+    /// part of the cache key.
     fn differs_by<'v>(
         &self,
         variables: impl Iterator<Item = &'v Variable>,

@@ -5,13 +5,18 @@ use weir_screen::{Case, Pattern};
 use weir_template::{Template, Variable};
 
 use super::RuleOf;
-use crate::condition::MATCHED_VALUE;
+use crate::condition::{MATCHED_VALUE, matched_value};
 use crate::fields::{Fields, Value};
-use crate::keys::{Each, Key, Kind, flag, list, text, yes_or_no};
-use crate::report::{Findings, Span};
+use crate::keys::{Each, Key, Kind, Shape, flag, list, text, yes_or_no};
+use crate::report::{Findings, Span, quote};
 use crate::setting::{One as _, Section as _, one, table, words};
+use crate::units::{Refused, refuse};
 use crate::values::http::{REPLACED_REQUEST_HEADER, REPLACED_RESPONSE_HEADER};
 use crate::values::template::{COOKIE_ATTRIBUTE, HEADER_REPLACEMENT};
+
+/// A value that is replaced.
+static REPLACED_VALUE: Shape =
+    Shape::new("a value to replace", "http://app:8080/*", replaced_value).with_signs();
 
 one!(Pattern, Value::Text(text) => Pattern::parse(text, Case::Sensitive).ok(), |it| Value::Text(it.to_string()), Pattern::containing("", Case::Sensitive));
 
@@ -22,18 +27,19 @@ table! {
         /// The field, each line by itself.
         name: String =
             text(&REPLACED_REQUEST_HEADER).required().first().also(&["header", "field"]);
-        /// The values that are replaced: `text`, `text*`, `*text`, `*text*`, `*` for all, or `~` and a regular
-        /// expression.
+        /// The values that are replaced: `text`, `text*`, `*text`, `*text*`, `*` for all, or `~` and a
+        /// regular expression.
         matching as "match": Pattern =
-            text(&MATCHED_VALUE).required().secret().also(&["from", "regex", "pattern", "prefix"]);
+            text(&REPLACED_VALUE).required().secret().also(&["from", "regex", "pattern", "prefix"]);
         /// What takes its place, with variables: of the part that a `text` with `*` is about, what `*` stands
-        /// for being kept; for a regular expression of the whole value, with `$1` for its first group. A field
-        /// that comes out empty is left out.
+        /// for being kept; for a regular expression of the whole value, with `$1` for its first group. A
+        /// field that comes out empty is left out.
         to: Template =
             text(&HEADER_REPLACEMENT).required().secret().also(&["with", "replacement", "value"]);
         /// Whether each element of a comma-separated list is a value by itself.
         each_value: bool = flag(false).also(&["each", "list", "replace_value"]);
-        /// Whether a value that it has replaced is final; otherwise the rules behind it look at what it has become.
+        /// Whether a value that it has replaced is final; otherwise the rules behind it look at what it has
+        /// become.
         last: bool = flag(true).also(&["stop", "break", "final"]);
     }
 }
@@ -47,12 +53,13 @@ table! {
             text(&REPLACED_RESPONSE_HEADER).required().first().also(&["header", "field"]);
         /// The values that are replaced, as in `replace_request_header`.
         matching as "match": Pattern =
-            text(&MATCHED_VALUE).required().also(&["from", "regex", "pattern", "prefix"]);
+            text(&REPLACED_VALUE).required().also(&["from", "regex", "pattern", "prefix"]);
         /// What takes its place, as in `replace_request_header`; variables are those of the request.
         to: Template = text(&HEADER_REPLACEMENT).required().also(&["with", "replacement", "value"]);
         /// Whether each element of a comma-separated list is a value by itself.
         each_value: bool = flag(false).also(&["each", "list", "replace_value"]);
-        /// Whether a value that it has replaced is final; otherwise the rules behind it look at what it has become.
+        /// Whether a value that it has replaced is final; otherwise the rules behind it look at what it has
+        /// become.
         last: bool = flag(true).also(&["stop", "break", "final"]);
     }
 }
@@ -86,8 +93,9 @@ table! {
     pub struct AttributeRule at "domain = { … }" {
         /// The values that are replaced, as in `replace_response_header`.
         matching as "match": Pattern =
-            text(&MATCHED_VALUE).required().also(&["from", "regex", "pattern", "prefix"]);
-        /// What takes its place, as in `replace_response_header`; an attribute that comes out empty is left out.
+            text(&REPLACED_VALUE).required().also(&["from", "regex", "pattern", "prefix"]);
+        /// What takes its place, as in `replace_response_header`; an attribute that comes out empty is left
+        /// out.
         to: Template = text(&COOKIE_ATTRIBUTE).required().also(&["with", "replacement", "value"]);
     }
 }
@@ -173,9 +181,9 @@ const REPLACEMENTS: [&str; 2] = ["replace_request_header", "replace_response_hea
 /// Every table with `match` and `to`, within the table of a listener, a pool or a route.
 fn each_rule(fields: &Fields) -> impl Iterator<Item = &Fields> {
     let of_fields = REPLACEMENTS.into_iter().flat_map(|key| fields.tables(key));
-    let of_cookies = fields.tables("response_cookie").flat_map(|(_, rule)| {
-        ["domain", "path"].into_iter().flat_map(|attribute| rule.tables(attribute))
-    });
+    let of_cookies = fields
+        .tables("response_cookie")
+        .flat_map(|(_, rule)| ["domain", "path"].into_iter().flat_map(|attribute| rule.tables(attribute)));
     of_fields.chain(of_cookies).map(|(_, rule)| rule)
 }
 
@@ -217,6 +225,14 @@ pub(super) fn check(fields: &Fields, findings: &mut Findings<'_>) {
     }
 }
 
+fn replaced_value(text: &str) -> Result<String, Refused> {
+    if text.starts_with('!') {
+        let hint = "a rule says which values are replaced; `!` would say which are not";
+        return refuse(format!("{} is not a value to replace", quote(text)), hint);
+    }
+    matched_value(text)
+}
+
 /// Reports groups that no expression has.
 fn groups(rule: &Fields, findings: &mut Findings<'_>) {
     let (Some(matching), Some(to)) = (rule.get("match"), rule.get("to")) else { return };
@@ -256,7 +272,8 @@ fn without_effect(fields: &Fields, rule: &Fields, side: &str, findings: &mut Fin
 fn whole_address(rule: &Fields, findings: &mut Findings<'_>) {
     let Some(matching) = rule.get("match") else { return };
     let is_exact = Pattern::of(&matching.value).is_some_and(|pattern| pattern.is_exact());
-    let Some(text) = rule.text("match").filter(|text| is_exact && text.contains("://") && text.ends_with('/'))
+    let Some(text) =
+        rule.text("match").filter(|text| is_exact && text.contains("://") && text.ends_with('/'))
     else {
         return;
     };
@@ -269,7 +286,9 @@ mod tests {
     use crate::parse;
 
     fn config(rules: &str) -> String {
-        format!("[listener.a]\nbind = '127.0.0.1:1'\npool = 'p'\n{rules}\n[pool.p]\nbackends = ['127.0.0.1:2']\n")
+        format!(
+            "[listener.a]\nbind = '127.0.0.1:1'\npool = 'p'\n{rules}\n[pool.p]\nbackends = ['127.0.0.1:2']\n"
+        )
     }
 
     fn refused(rules: &str) -> String {

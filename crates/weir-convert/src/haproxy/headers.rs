@@ -223,14 +223,16 @@ impl Edits {
         }
         let count = rules.len();
         let tables = rules.iter().enumerate().map(|(at, rule)| {
-            let mut keys: Vec<(String, String)> = [("name", name), ("match", &rule.matching), ("to", &rule.to)]
-                .map(|(key, text)| (key.to_owned(), said(text)))
-                .into();
+            let mut keys: Vec<(String, String)> =
+                [("name", name), ("match", &rule.matching), ("to", &rule.to)]
+                    .map(|(key, text)| (key.to_owned(), said(text)))
+                    .into();
             keys.extend(rule.each_value.then(|| ("each_value".to_owned(), "true".to_owned())));
             keys.extend((at + 1 < count).then(|| ("last".to_owned(), "false".to_owned())));
             inline(&keys)
         });
-        let note = format!("`{name}` stays as a rule before has set it: what is replaced is what others sent");
+        let note =
+            format!("`{name}` stays as a rule before has set it: what is replaced is what others sent");
         (tables.collect(), missed.then_some(note))
     }
 }

@@ -179,12 +179,7 @@ const LACKING: &[(&str, &[&str])] = &[
     ),
     (
         "Weir has no such limit: left out",
-        &[
-            "proxy_limit_rate",
-            "keepalive_min_timeout",
-            "keepalive_disable",
-            "send_lowat",
-        ],
+        &["proxy_limit_rate", "keepalive_min_timeout", "keepalive_disable", "send_lowat"],
     ),
     ("Weir runs no modules: left out", &["load_module"]),
     (

@@ -16,8 +16,8 @@ use crate::DirectiveVerdict;
 /// An address that nginx replaces unasked, and what takes its place.
 pub type OwnAddress = Option<(String, String)>;
 
-/// The address in a `proxy_pass`, which gives way to the location's path; `None` if nginx has none to replace,
-/// as for one with variables.
+/// The address in a `proxy_pass`, which gives way to the location's path; `None` if nginx has none to
+/// replace, as for one with variables.
 pub fn own_address(pass: &NginxDirective, location: Option<&PlacedLocation<'_>>) -> OwnAddress {
     let url = pass.word(0);
     let (_, rest) = url.split_once("://")?;
@@ -74,13 +74,14 @@ pub fn of_route(
 fn is_thrown_away(route: &NewRoute, name: &str) -> bool {
     let removed = route.get("remove_response_header").is_some_and(|names| names.contains(&quoted(name)));
     let set = route.get("set_response_header").unwrap_or_default();
-    removed || set.contains(&format!("{{ {} = ", toml_key(name))) || set.contains(&format!(", {} = ", toml_key(name)))
+    removed
+        || set.contains(&format!("{{ {} = ", toml_key(name)))
+        || set.contains(&format!(", {} = ", toml_key(name)))
 }
 
 /// A rule for one field.
 fn rule(name: &str, matching: &str, to: &str) -> (String, String) {
-    let table =
-        format!("{{ name = {}, match = {}, to = {} }}", quoted(name), quoted(matching), quoted(to));
+    let table = format!("{{ name = {}, match = {}, to = {} }}", quoted(name), quoted(matching), quoted(to));
     (name.to_owned(), table)
 }
 
@@ -112,7 +113,9 @@ fn redirect(
                 let note = "`replace_response_header`; a `refresh` passes as it is";
                 conversion.ledger.approximate(directive, note);
             }
-            Err(why) => conversion.ledger.unsupported(directive, format!("{why}: `location` passes as it is")),
+            Err(why) => {
+                conversion.ledger.unsupported(directive, format!("{why}: `location` passes as it is"))
+            }
         }
         return;
     }
@@ -182,9 +185,8 @@ fn plain(
     if [from, to].into_iter().any(|text| parts(text).iter().any(is_group)) {
         return Err("`$1` is what its own `match` has found, and not the location's expression".to_owned());
     }
-    let mut said = |text: &str| {
-        conversion.template(text, place).map_err(|bad| format!("Weir has no `${bad}` there"))
-    };
+    let mut said =
+        |text: &str| conversion.template(text, place).map_err(|bad| format!("Weir has no `${bad}` there"));
     Ok((said(from)?, said(to)?))
 }
 

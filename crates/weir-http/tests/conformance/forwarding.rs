@@ -287,7 +287,11 @@ fn added_fields_cannot_break_a_message() {
 fn a_backend_is_asked_by_another_host_and_told_of_the_clients() {
     let bytes = b"GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-Proto: x\r\n\r\n";
     let dropped = DroppedNames::new(["x-forwarded-proto"]);
-    let edits = Some(FieldEdits { dropped: &dropped, values: None, lines: b"x-forwarded-proto: https\r\naccept: \r\n" });
+    let edits = Some(FieldEdits {
+        dropped: &dropped,
+        values: None,
+        lines: b"x-forwarded-proto: https\r\naccept: \r\n",
+    });
     let (head, identity, mut out) = (request(bytes).unwrap(), client(false), Vec::new());
     let context =
         RequestContext { edits, backend_host: Some(b"b.example"), ..RequestContext::new(&identity, b"i") };
@@ -420,7 +424,8 @@ fn a18_a_101_names_its_protocol_anew_and_interim_responses_carry_no_framing() {
 #[test]
 fn rules_and_stickiness_change_the_fields_of_responses() {
     let dropped = DroppedNames::new(["server"]);
-    let edits = Some(FieldEdits { dropped: &dropped, values: None, lines: b"server: weir\r\nSet-Cookie: r=1\r\n" });
+    let edits =
+        Some(FieldEdits { dropped: &dropped, values: None, lines: b"server: weir\r\nSet-Cookie: r=1\r\n" });
     let field = AddedField::new(b"set-cookie", b"weir=b1; path=/; httponly").unwrap();
     let sticky = SetCookie { field, is_private: false };
     let context = ResponseContext {
@@ -442,7 +447,10 @@ fn rules_and_stickiness_change_the_fields_of_responses() {
     assert!(text.contains("Date: theirs\r\n") && text.contains("X-Request-Id: j\r\n"));
     assert!(!text.contains("date: Sat") && !text.contains("x-request-id: i"), "{text}");
     let dropped = DroppedNames::new(["x-request-id", "x-powered-by", "server"]).leaving_via();
-    let context = ResponseContext { edits: Some(FieldEdits { dropped: &dropped, values: None, lines: b"" }), ..context };
+    let context = ResponseContext {
+        edits: Some(FieldEdits { dropped: &dropped, values: None, lines: b"" }),
+        ..context
+    };
     let (text, _) = answered(
         context,
         b"HTTP/1.1 200 OK\r\nServer: x\r\nX-Powered-By: y\r\nVia: 1.1 z\r\nX-Powered: w\r\ncontent-length: 0\r\n\r\n",

@@ -237,7 +237,8 @@ fn an_extended_connect_becomes_an_upgrade_with_a_key_of_ours() {
 fn an_http_2_client_gets_its_response_without_anything_of_the_connection() {
     // RFC 9113 §8.2.2, §8.3.2
     let dropped = DroppedNames::new(["Server"]);
-    let edits = Some(FieldEdits { dropped: &dropped, values: None, lines: b"Server: weir\r\nX-Added: 1\r\n" });
+    let edits =
+        Some(FieldEdits { dropped: &dropped, values: None, lines: b"Server: weir\r\nX-Added: 1\r\n" });
     let field = AddedField::new(b"Set-Cookie", b"c=3").unwrap();
     let sticky = SetCookie { field, is_private: true };
     let context = ResponseContext {

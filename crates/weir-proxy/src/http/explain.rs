@@ -94,8 +94,8 @@ pub struct FieldChange {
     pub action: &'static str,
     /// Name of the field.
     pub name: String,
-    /// Its value; `None` for a field that is removed, and for one left out because its value is empty. For one
-    /// whose values are replaced: which, and by what.
+    /// Its value; `None` for a field that is removed, and for one left out because its value is empty. For
+    /// one whose values are replaced: which, and by what.
     pub value: Option<String>,
 }
 

@@ -1,4 +1,5 @@
-//! Rules that replace values of header fields and attributes of cookies, compiled once for each route and pool.
+//! Rules that replace values of header fields and attributes of cookies, compiled once for each route and
+//! pool.
 //!
 //! What takes a value's place is known only in part before the message is: the variables of the request are
 //! filled in while its bytes are there, and leave marks where the groups of an expression go.
@@ -173,7 +174,9 @@ impl OneValue {
             out.extend_from_slice(value.get(..part.start).unwrap_or_default());
             put_groups(to, None, value, out);
             out.extend_from_slice(value.get(part.end..).unwrap_or_default());
-        } else if let Some(groups) = self.matching.groups_in(value) {
+        } else if self.matching.matches(value)
+            && let Some(groups) = self.matching.groups_in(value)
+        {
             put_groups(to, Some(&groups), value, out);
         } else {
             return false;
@@ -189,11 +192,11 @@ impl OneValue {
     fn of_elements(&self, value: &[u8], filled_in: &[u8]) -> Option<Vec<u8>> {
         let mut is_any = false;
         let mut new = Vec::with_capacity(value.len());
-        for element in elements(value) {
+        for element in elements(value).map(<[u8]>::trim_ascii).filter(|element| !element.is_empty()) {
             let mut one = Vec::new();
-            let is_new = self.put(element.trim_ascii(), filled_in, &mut one);
+            let is_new = self.put(element, filled_in, &mut one);
             is_any |= is_new;
-            let kept = if is_new { &one[..] } else { element.trim_ascii() };
+            let kept = if is_new { &one[..] } else { element };
             if !kept.is_empty() {
                 if !new.is_empty() {
                     new.extend_from_slice(b", ");
@@ -383,8 +386,8 @@ fn put_groups(to: &[u8], groups: Option<&Groups>, value: &[u8], out: &mut Vec<u8
     }
 }
 
-/// An address that is a path leads to no other site: browsers take `//` and `/\` at its beginning for the name
-/// of one (threat A29).
+/// An address that is a path leads to no other site: browsers take `//` and `/\` at its beginning for the
+/// name of one (threat A29).
 fn stay_on_site(out: &mut Vec<u8>, start: usize) {
     let value = out.get(start..).unwrap_or_default();
     if !value.starts_with(b"/") {
@@ -460,7 +463,9 @@ mod tests {
 
     #[test]
     fn a29_a_replaced_address_never_leads_to_another_site() {
-        for value in ["http://app:8080//evil.test/", "http://app:8080/\\evil.test/", "http://app:8080///evil.test/"] {
+        for value in
+            ["http://app:8080//evil.test/", "http://app:8080/\\evil.test/", "http://app:8080///evil.test/"]
+        {
             assert_eq!(told(LOCATION, "location", value).as_deref(), Some("/evil.test/"));
         }
     }
@@ -469,7 +474,10 @@ mod tests {
     fn each_element_of_a_list_is_a_value() {
         let value = "<http://app/a>; x=\"<http://app/,\", <http://app/b>;rel=next ,,<http://c/>";
         let told = told(LOCATION, "link", value).unwrap();
-        assert_eq!(told, "<https://shop.test/a>; x=\"<http://app/,\", <https://shop.test/b>;rel=next, <http://c/>");
+        assert_eq!(
+            told,
+            "<https://shop.test/a>; x=\"<http://app/,\", <https://shop.test/b>;rel=next, <http://c/>"
+        );
     }
 
     const COOKIES: &str = r#"response_cookie = [

@@ -36,8 +36,8 @@ impl ResponsePace {
         })
     }
 
-    /// How many bytes may pass now, at least a piece that is worth a call. While none may, which is counted, the
-    /// task is woken once some may.
+    /// How many bytes may pass now, at least a piece that is worth a call. While none may, which is counted,
+    /// the task is woken once some may.
     pub fn poll_room(&mut self, context: &Context<'_>) -> Poll<usize> {
         if self.free > 0 {
             return Poll::Ready(usize::try_from(self.free).unwrap_or(usize::MAX));

@@ -53,9 +53,7 @@ fn values_are_replaced_as_by_haproxy() {
     let backend = repeating();
     let addresses = [free_address(), free_address()];
     let [of_haproxy, of_weir] = addresses.map(|address| {
-        RULES
-            .replace("127.0.0.1:18000", &address.to_string())
-            .replace("@app", &backend.address().to_string())
+        RULES.replace("127.0.0.1:18000", &address.to_string()).replace("@app", &backend.address().to_string())
     });
     let config = converted(&of_weir, &[]);
     let weir = Setup::of(&config).start();
@@ -91,7 +89,11 @@ fn values_are_replaced_as_by_haproxy() {
         } else {
             expected.to_owned()
         };
-        assert_eq!(told, [expected.clone(), expected], "by HAProxy, and by Weir, of {name}: {value}\n{config}");
+        assert_eq!(
+            told,
+            [expected.clone(), expected],
+            "by HAProxy, and by Weir, of {name}: {value}\n{config}"
+        );
     }
     drop(weir);
     let _ = std::fs::remove_dir_all(dir);

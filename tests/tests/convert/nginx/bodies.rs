@@ -1,5 +1,7 @@
 //! Limits, bodies, tries, WebSocket, the cache and compression.
 
+use std::time::{Duration, Instant};
+
 use super::{Both, telling};
 use weir_tests::dialogue::{After, Backend, Wire, free_address};
 
@@ -184,4 +186,32 @@ server {
     }
     let [nginx, weir] = both.ask("GET /50x.html HTTP/1.1\r\nhost: a.example\r\n\r\n");
     assert_eq!((nginx.status, weir.status), (404, 404));
+}
+
+#[test]
+fn a_response_is_as_slow_as_nginx_makes_it() {
+    const BYTES: usize = 256 << 10;
+    let app = Backend::serving(|_, wire| {
+        wire.answers(200, &[], "x".repeat(BYTES));
+        After::Keep
+    });
+    let both = Both::of(
+        "server {
+            listen @web;
+            location / { proxy_pass http://@app; limit_rate 512k; limit_rate_after 64k; }
+            location /free/ { proxy_pass http://@app; limit_rate 0; }
+        }",
+        &[("app", &app)],
+    );
+    for at in [both.nginx_at, both.weir_at] {
+        let began = Instant::now();
+        let mut wire = Wire::connect(at);
+        wire.sends("GET / HTTP/1.1\r\nhost: a.example\r\n\r\n");
+        assert_eq!(wire.receives_status(200).body.len(), BYTES);
+        // 192 KiB at 512 KiB/s, of which some pass at once.
+        assert!(began.elapsed() >= Duration::from_millis(200), "{at}: {:?}", began.elapsed());
+        wire.sends("GET /free/ HTTP/1.1\r\nhost: a.example\r\n\r\n");
+        assert_eq!(wire.receives_status(200).body.len(), BYTES);
+    }
+    assert!(!both.said.lines().any(|line| line.starts_with("unsupported")), "{}", both.said);
 }
