@@ -1,6 +1,9 @@
 //! Who gets the next request.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use weir_tests::dialogue::{After, Backend, Setup, Weir, Wire};
 
@@ -291,4 +294,49 @@ fn a_hash_over_a_text_with_variables_keeps_to_what_it_says_and_explain_agrees() 
         chosen.insert(backend);
     }
     assert_eq!(chosen.len(), 3, "forty carts got {chosen:?}");
+}
+
+/// All others were then sent to the backends that this client had not used.
+#[test]
+fn a_client_that_sends_slowly_makes_no_backend_look_slow() {
+    /// How long it takes to send its body.
+    const SLOW_CLIENT: Duration = Duration::from_secs(2);
+    /// How long the other backend takes to answer.
+    const SLOW_BACKEND: Duration = Duration::from_millis(100);
+    let (slow, names) = (Arc::new(AtomicUsize::new(usize::MAX)), ["a", "b"]);
+    let backends: Vec<Backend> = (0..names.len())
+        .map(|number| {
+            let slow = slow.clone();
+            Backend::serving(move |request, wire| {
+                if request.body.is_empty() && slow.load(Ordering::Relaxed) == number {
+                    std::thread::sleep(SLOW_BACKEND);
+                }
+                wire.answers(200, &[], names[number]);
+                After::Keep
+            })
+        })
+        .collect();
+    let config = r#"
+        [runtime]
+        workers = 1
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        [pool.app]
+        backends = ["@a", "@b"]
+        balance = "least-time"
+        health = { check = "off", passive = "off" }
+        "#;
+    let setup = Setup::of(config).with("a", backends[0].address()).with("b", backends[1].address());
+    let weir = setup.start();
+    let (mut client, mut uploader) = (weir.client("web"), weir.client("web"));
+    let asked: BTreeSet<String> = (0..20).map(|_| asks(&mut client, "/", "")).collect();
+    assert_eq!(asked.len(), 2, "{asked:?}");
+    uploader.sends("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 8\r\n\r\nsome");
+    std::thread::sleep(SLOW_CLIENT);
+    uploader.sends("more");
+    let used = uploader.receives_status(200).text();
+    slow.store(names.iter().position(|name| *name != used).expect("the other"), Ordering::Relaxed);
+    let answers: Vec<String> = (0..10).map(|_| asks(&mut client, "/", "")).collect();
+    assert!(answers.iter().filter(|name| **name == used).count() >= 5, "not {used}: {answers:?}");
 }

@@ -44,7 +44,7 @@ pub struct Begun {
     pub received: Buffer,
     /// The response's status.
     pub status: u16,
-    /// From sending the request to receiving the response's head.
+    /// From sending the request, or the last of its body that came later, to receiving the response's head.
     pub latency: Duration,
 }
 
@@ -120,9 +120,12 @@ impl<R: Recipient> Call<'_, R> {
         if self.facts.upgrade && self.exchange.response.status() != 101 {
             end_refused(connection.connection());
         }
-        let latency = clock::now().saturating_sub(sent_at);
-        self.exchange.ledger.backend_header = Some(latency);
-        cells.response_seconds.record(latency);
+        let now = clock::now();
+        let taken = now.saturating_sub(sent_at);
+        self.exchange.ledger.backend_header = Some(taken);
+        cells.response_seconds.record(taken);
+        // The time in which the body arrived is up to the client.
+        let latency = now.saturating_sub(sent_at.max(self.upload.moved_at()));
         Ok(Begun { connection, received, status: self.exchange.response.status(), latency })
     }
 
