@@ -167,6 +167,31 @@ fn b1_requests_that_are_reset_at_once_in_http_3_end_the_connection() {
     assert!(scene.reached() < 500, "{}", scene.reached());
 }
 
+/// It ended the connection on which the proxy had sent the requests of all other visitors, too.
+#[test]
+fn b1_a_visitor_who_resets_requests_through_a_trusted_proxy_ends_nobody_elses_in_http_3() {
+    const RESETS: u64 = 300;
+    let (authority, backend) = (authority(), ScriptedBackend::start());
+    let config = CONFIG.replace("pool = \"app\"\n", "pool = \"app\"\ntrusted_proxies = [\"127.0.0.1\"]\n");
+    let weir = authority.setup(&config).with("app", backend.address()).start();
+    let trust = quic::trusting(authority.path("ca.pem").as_ref());
+    let mut proxy = Http3::connect(weir.address("web"), "shop.example", &trust);
+    proxy.requests(0, &headers(&request("GET", "/patient")));
+    let mut wire = backend.accepts();
+    wire.receives_request_head();
+    let visitor = [&request("GET", "/attack")[..], &[("x-forwarded-for", "192.0.2.7")]].concat();
+    let head = headers(&visitor);
+    for n in 1..=RESETS {
+        assert!(may_open(&mut proxy, n), "closed behind {n} resets");
+        let reset = quic_frame::reset_stream(stream(n), code::REQUEST_CANCELLED, head.len() as u64);
+        let stop = quic_frame::stop_sending(stream(n), code::REQUEST_CANCELLED);
+        let open = quic_frame::stream(stream(n), 0, &head, true);
+        proxy.quic.sends([open, reset, stop].concat());
+    }
+    wire.answers(200, &[], "hello");
+    assert_eq!(proxy.outcome_of(0), Outcome::Answered(200, b"hello".to_vec()));
+}
+
 #[test]
 fn c3_a_request_that_is_not_as_long_as_it_declared_never_reaches_a_backend_whole() {
     let scene = Scene::new();

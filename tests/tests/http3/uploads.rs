@@ -105,6 +105,29 @@ fn b27_content_that_a_backend_of_http_3_does_not_read_keeps_nobody_elses_waiting
     assert_eq!(origin.connections(), 2);
 }
 
+/// What was under way beside it on the connection waits for no longer than the backend may take to answer.
+#[test]
+fn b27_content_under_way_goes_on_once_content_that_nobody_reads_is_given_up() {
+    const WINDOW_BYTES: u32 = 256 << 10;
+    let authority = Authority::new().signs("inner", &["app.internal"]);
+    let origin = Origin::narrow(&authority, WINDOW_BYTES);
+    let times = "timeout = { backend = \"2s\", client_body = \"1h\" }\n";
+    let config = OUTER.replace("MORE", ONLY).replace("timeout = { backend = \"15s\" }\n", times);
+    let weir = Setup::of(&config).with("ca", authority.path("ca.pem")).with("origin", origin.address).start();
+    let mut other = weir.client("web");
+    other.sends("PUT /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 8\r\n\r\nsome");
+    other.receives_until("some");
+    let mut unread = weir.client("web");
+    unread.sends("POST /never HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000000\r\n\r\n");
+    let mut socket = unread.socket().try_clone().expect("a second handle");
+    socket.set_write_timeout(Some(QUIET)).expect("a timeout");
+    while std::io::Write::write(&mut socket, &[b'a'; 16 << 10]).is_ok() {}
+    other.sends("more");
+    unread.receives_status(504);
+    other.receives_until("more");
+    assert_eq!(origin.connections(), 1);
+}
+
 /// `STOP_SENDING` was noticed only when there was something to send: the exchange, its memory and its place at
 /// a backend lasted until `timeout.client_body`.
 #[test]
