@@ -13,6 +13,7 @@ mod actions;
 mod answers;
 mod asks;
 mod balancing;
+mod bandwidth;
 mod binds;
 mod changes;
 mod checks;

@@ -1,5 +1,6 @@
 //! What all the rest of a proxy becomes, which is mostly nothing.
 
+use super::bandwidth::of_filter;
 use super::ledger::Ledger;
 use super::proxies::Proxy;
 use super::sections::Line;
@@ -177,6 +178,10 @@ fn other(proxy: &Proxy<'_>, line: &Line, ledger: &mut Ledger) {
             ledger.approximate(number, "a reload keeps states by itself")
         }
         "email-alert" => ledger.unsupported(number, "no mails are sent: alerts come from metrics"),
+        "filter" if line.word(1).starts_with("bwlim-") && !proxy.is_tcp => match of_filter(line) {
+            Ok(()) => ledger.exact(number, "`bandwidth` of the routes with `set-bandwidth-limit`"),
+            Err(why) => ledger.unsupported(number, why),
+        },
         "filter" => ledger.unsupported(number, filter(line)),
         "persist" | "force-persist" | "ignore-persist" | "dispatch" => {
             ledger.unsupported(number, "there is nothing like it")
@@ -245,7 +250,7 @@ fn filter(line: &Line) -> &'static str {
     match line.word(1) {
         "spoe" => "there is no SPOE: `auth.forward` asks a service who may pass, `mirror` copies requests",
         "bwlim-in" | "bwlim-out" => {
-            "`bandwidth` limits bytes per second: of a tcp listener, or in http of the responses of a route"
+            "`bandwidth` of the listener limits bytes per second"
         }
         "compression" | "cache" => "the order of filters is Weir's own",
         _ => "there is nothing like it",

@@ -1,6 +1,7 @@
 //! Rules of a proxy that are looked at for each request, as steps one after the other.
 
 use super::acls::{Lost, Read, Reader, When};
+use super::bandwidth::Filters;
 use super::headers::{Edit, Side};
 use super::ledger::Ledger;
 use super::output::Keys;
@@ -103,11 +104,12 @@ pub struct Rules {
     pub steps: Vec<RuleStep>,
     /// Names of ACLs.
     pub used: Vec<String>,
+    filters: Filters,
 }
 
 /// Reads the rules in the lines of a proxy, and gives each its verdict.
 pub fn rules(lines: &[&Line], reader: &mut Reader<'_>, ledger: &mut Ledger) -> Rules {
-    let mut rules = Rules::default();
+    let mut rules = Rules { filters: Filters::of(lines), ..Rules::default() };
     let is = |words: &'static [&'static str]| move |line: &&&Line| words.contains(&line.word(0));
     // Whatever their order in the file, HAProxy follows them by kind. What is done to responses stands before
     // the rest, since no rule of requests keeps it from being done.
@@ -164,6 +166,14 @@ impl Rules {
             "use_backend" => actions::use_backend(line.word(1), reader.maps),
             "use-server" => actions::use_server(line.word(1)),
             "reqadd" | "rspadd" => actions::added(line),
+            _ if line.word(1) == "set-bandwidth-limit" => {
+                self.filters.set(words).map(|(table, notes)| actions::Became {
+                    acts: vec![StepAct::Key("bandwidth", table)],
+                    what: "`bandwidth` of routes".to_owned(),
+                    notes,
+                    when: None,
+                })
+            }
             _ => actions::action(words, reader.maps),
         };
         let (when, became) = match (when, acts) {
