@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::fields::{Fields, KeyValue, Value};
 use crate::keys::{
-    DAY, Each, HOUR, Limit, Shape, count, duration, flag, list, list_or, millis, seconds, text, word,
+    DAY, Each, HOUR, KIB, Limit, MIB, Shape, count, duration, flag, list, list_or, millis, seconds, size,
+    text, word,
 };
 use crate::protocol::{Protocol, spoken};
 use crate::report::{Findings, quote};
@@ -108,6 +109,11 @@ table! {
         prepared_statements: u32 =
             count(Limit::new(8_000, 1, 4_000_000, "a server has 16382 for all its clients unless it is told otherwise"))
                 .also(&["max_prepared_stmt_count"]);
+        /// Texts of the statements that one session has prepared, with the types of their parameters: so much
+        /// at most. Beyond it a statement is refused with error 1461, until others are closed. The texts count
+        /// towards `runtime.memory`.
+        prepared_text: u64 =
+            size(Limit::new(32 * MIB, 64 * KIB, 4096 * MIB, "it is memory, which any client can take that has logged in"));
         /// How it is known who a client is.
         passwords: Passwords = word(Passwords::WORDS, "learn").also(&["auth", "authentication"]);
         /// File of accounts and passwords, `user:password` on a line; nobody else may read it. Means
@@ -314,6 +320,7 @@ pub(crate) fn check_pool(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>
         Passwords::Relay => &[
             "passwords_file",
             "prepared_statements",
+            "prepared_text",
             "accounts",
             "full_logins",
             "full_logins_per_client",

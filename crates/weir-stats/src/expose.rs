@@ -123,6 +123,7 @@ metrics! {
     MYSQL_STATEMENTS = "weir_mysql_statements_total" Counter ["listener", "role", "reason"] "Statements by the role of the server that they went to (`primary` or `any`), and why.";
     MYSQL_PINS = "weir_mysql_pins_total" Counter ["listener", "reason"] "Times that a session began to keep its connection to a server, by what it had left there; `plugin`: the account proves something else than a password, and no statement is looked at.";
     MYSQL_RERUNS = "weir_mysql_reruns_total" Counter ["listener", "reason"] "Statements that ran again on another server: theirs was `lost`, or had refused them as `read_only`.";
+    MYSQL_PREPARED_REFUSALS = "weir_mysql_prepared_refusals_total" Counter ["listener", "reason"] "Statements that were not prepared because their texts are held: those of the `session` are longer than `prepared_text`, or there was no `memory` left for them (`runtime.memory`).";
     MYSQL_CATCH_UPS = "weir_mysql_catch_ups_total" Counter ["listener", "result"] "Reads whose server had to wait for what their session had written: it `waited`, or was `behind` and the primary was asked.";
     MYSQL_LOGINS_WAITED = "weir_mysql_logins_waited_total" Counter ["listener"] "MySQL logins with the password itself that waited for their turn (`full_logins`, `full_logins_per_client`, `full_logins_per_account`).";
     TLS_HANDSHAKES = "weir_tls_handshakes_total" Counter ["listener", "result"] "TLS handshakes with clients, by result: `full` and `resumed` came about, the others say why not.";

@@ -369,6 +369,10 @@ pub struct ListenerCells {
     pub rerun_lost: Counter,
     /// MySQL statements that ran again because their server had refused them as read-only.
     pub rerun_read_only: Counter,
+    /// MySQL statements that were not prepared because their session has prepared too much text.
+    pub prepared_too_much: Counter,
+    /// MySQL statements that were not prepared for want of memory.
+    pub prepared_no_memory: Counter,
     /// MySQL reads for which a server first had to catch up with their session's writes.
     pub catch_ups: Counter,
     /// MySQL reads that went to the primary because a server was too far behind.

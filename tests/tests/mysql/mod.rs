@@ -16,6 +16,7 @@ mod leftovers;
 mod limits;
 mod lost;
 mod mariadb;
+mod odd_clients;
 mod old_clients;
 mod own_servers;
 mod prepared;

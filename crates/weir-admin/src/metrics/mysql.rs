@@ -31,6 +31,11 @@ pub(super) fn logins(out: &mut Exposition, listeners: &[Arc<Listener>]) {
     );
     mysql.each(
         out,
+        &expose::MYSQL_PREPARED_REFUSALS,
+        &[("session", |cells| &cells.prepared_too_much), ("memory", |cells| &cells.prepared_no_memory)],
+    );
+    mysql.each(
+        out,
         &expose::MYSQL_CATCH_UPS,
         &[("waited", |cells| &cells.catch_ups), ("behind", |cells| &cells.behind)],
     );

@@ -193,13 +193,13 @@ impl Session {
 
     fn take_attached(&mut self, attached: Attached) {
         self.killable.note(Some(&attached));
-        // A connection begins with a LAST_INSERT_ID() of 0, as a session does.
-        let is_zero = self.insert_id == Some(0);
         if self.insert_id.is_none() {
             // Only a connection that has been closed knew it.
             self.insert_id_before = None;
         }
-        self.here = if is_zero { ReadsBack::INSERT_ID } else { ReadsBack::NONE };
+        // Not even a LAST_INSERT_ID() of 0, with which a connection begins: a view may have set another for
+        // the session before, and no answer says so.
+        self.here = ReadsBack::NONE;
         self.attached = Some(attached);
     }
 

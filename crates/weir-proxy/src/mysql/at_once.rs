@@ -153,7 +153,8 @@ impl Session {
     /// Attaches the session for the command that was received, if it probably is the common case.
     #[inline]
     fn begin_at_once(&mut self, asked: &mut Option<Asked>) -> Result<(), Box<Otherwise>> {
-        let incoming = Incoming::of(self.received()).filter(|incoming| incoming.is_whole);
+        let is_usual = |incoming: &Incoming| incoming.is_whole && incoming.header.sequence == 0;
+        let incoming = Incoming::of(self.received()).filter(is_usual);
         let (running, mut execution) = match incoming {
             Some(incoming) if incoming.command == Some(QUERY) && !self.has_lost_transaction => {
                 self.begin_command();

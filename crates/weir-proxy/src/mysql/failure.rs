@@ -207,6 +207,27 @@ impl Refusal {
         Refusal::goes_on(ER_MAX_PREPARED_STMT_COUNT_REACHED, b"42000", message)
     }
 
+    /// The texts of the session's prepared statements would be longer than `prepared_text`, with the types of
+    /// their parameters.
+    pub fn prepared_too_much(most: u64) -> Refusal {
+        let message = format!(
+            "the statements that this session has prepared take more than {most} bytes (`prepared_text`): close some"
+        );
+        Refusal::goes_on(ER_MAX_PREPARED_STMT_COUNT_REACHED, b"42000", message)
+    }
+
+    /// The memory budget has no room for the text of another prepared statement.
+    pub fn no_memory_to_prepare() -> Refusal {
+        let message = "Out of memory: there is no room for the text of another prepared statement";
+        Refusal::goes_on(ER_OUTOFMEMORY, b"HY001", message)
+    }
+
+    /// A command whose sequence id is not 0. A server closes the connection behind this error, too.
+    pub fn out_of_order() -> Refusal {
+        let error = ServerError::new(ER_NET_PACKETS_OUT_OF_ORDER, *b"08S01", "Got packets out of order");
+        Refusal { error, end: Some(End::BadRequest) }
+    }
+
     /// A statement asks about a connection that other sessions have used since.
     pub fn not_known_any_more(what: &str) -> Refusal {
         let message =

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use foldhash::fast::FixedState;
+use weir_io::buffers::Charge;
 use weir_mysql::state::TrackedState;
 use weir_mysql::{SessionFacts, StatementVerdict};
 
@@ -22,7 +23,7 @@ pub const MOST_OF_SESSION: usize = 16_382;
 pub struct StatementText {
     /// The text as received; `None` if it is too long to be kept. Then it is prepared only once, on the
     /// session's connection.
-    text: Option<Box<[u8]>>,
+    text: Option<Rc<KeptText>>,
     /// The session's state when it was prepared.
     pub state: Rc<TrackedState>,
     /// 0 if sessions that prepare the same text may share it; otherwise a number unique to one statement of
@@ -33,8 +34,9 @@ pub struct StatementText {
 
 impl StatementText {
     /// For a text and a state.
-    pub fn new(text: &[u8], state: Rc<TrackedState>) -> Rc<StatementText> {
-        Rc::new(StatementText { text: Some(text.into()), state, apart: 0, hash: OnceCell::new() })
+    pub fn new(text: &[u8], state: Rc<TrackedState>, charge: Option<Charge>) -> Rc<StatementText> {
+        let kept = Rc::new(KeptText { bytes: text.into(), _charge: charge });
+        Rc::new(StatementText { text: Some(kept), state, apart: 0, hash: OnceCell::new() })
     }
 
     /// For a text that is not kept, and so is never shared.
@@ -44,7 +46,7 @@ impl StatementText {
 
     /// The text; empty if it is not kept.
     pub fn text(&self) -> &[u8] {
-        self.text.as_deref().unwrap_or_default()
+        self.text.as_ref().map_or(&[][..], |kept| &*kept.bytes)
     }
 
     /// Whether it can be prepared again.
@@ -61,7 +63,7 @@ impl StatementText {
     fn hash(&self) -> u64 {
         *self.hash.get_or_init(|| {
             let mut hasher = foldhash::quality::FixedState::default().build_hasher();
-            self.text.hash(&mut hasher);
+            self.text().hash(&mut hasher);
             self.state.hash(&mut hasher);
             self.apart.hash(&mut hasher);
             hasher.finish()
@@ -69,7 +71,7 @@ impl StatementText {
     }
 
     fn is_same(&self, other: &StatementText) -> bool {
-        self.text == other.text
+        self.text() == other.text()
             && self.apart == other.apart
             && (Rc::ptr_eq(&self.state, &other.state) || self.state == other.state)
     }
@@ -78,6 +80,12 @@ impl StatementText {
 fn next_apart() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed) + 1
+}
+
+/// A text that is kept, and its share of the memory budget.
+struct KeptText {
+    bytes: Box<[u8]>,
+    _charge: Option<Charge>,
 }
 
 /// A prepared statement of a session.
@@ -99,6 +107,11 @@ pub struct ClientStatement {
 }
 
 impl ClientStatement {
+    /// Bytes of its text and types.
+    fn held_bytes(&self) -> usize {
+        self.text.text().len() + self.types.len()
+    }
+
     /// The verdict in a session with these facts. Names without a schema belong to the schema that it was
     /// prepared in.
     pub fn verdict_under(&self, facts: &SessionFacts) -> StatementVerdict {
@@ -144,6 +157,8 @@ pub struct ClientStatements {
     last: u32,
     /// The number of statements with something bound.
     bound: u32,
+    /// Bytes of the texts and types of all.
+    held_bytes: usize,
 }
 
 impl ClientStatements {
@@ -162,8 +177,14 @@ impl ClientStatements {
         }
     }
 
+    /// Bytes of the texts and types of all statements.
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
     /// Adds a statement under an id from [`Self::next_id`].
     pub fn insert(&mut self, id: u32, statement: ClientStatement) {
+        self.held_bytes += statement.held_bytes();
         self.by_id.insert(id, statement);
     }
 
@@ -185,6 +206,7 @@ impl ClientStatements {
     pub fn keep_types(&mut self, id: u32, has_begun: bool) {
         let Some(statement) = self.by_id.get_mut(&id) else { return };
         if let Some(types) = statement.new_types.take().filter(|_| has_begun) {
+            self.held_bytes = self.held_bytes + types.len() - statement.types.len();
             statement.types = types;
         }
     }
@@ -220,13 +242,14 @@ impl ClientStatements {
     pub fn remove(&mut self, id: u32) -> Option<ClientStatement> {
         let statement = self.by_id.remove(&id)?;
         self.bound -= u32::from(statement.bound.is_any());
+        self.held_bytes -= statement.held_bytes();
         Some(statement)
     }
 
     /// Removes all statements.
     pub fn clear(&mut self) {
         self.by_id.clear();
-        self.bound = 0;
+        (self.bound, self.held_bytes) = (0, 0);
     }
 }
 
@@ -354,7 +377,7 @@ mod tests {
     use weir_mysql::classify;
 
     fn text(sql: &str) -> Rc<StatementText> {
-        StatementText::new(sql.as_bytes(), Rc::default())
+        StatementText::new(sql.as_bytes(), Rc::default(), None)
     }
 
     fn statement() -> ClientStatement {
@@ -376,7 +399,7 @@ mod tests {
         assert_eq!(server.insert(&here, 7), None);
         assert_eq!(server.find(&text("SELECT a FROM t")), Some(7));
         let shop = Rc::new(TrackedState::of_schema(Some(b"shop")));
-        assert_eq!(server.find(&StatementText::new(b"SELECT a FROM t", shop)), None);
+        assert_eq!(server.find(&StatementText::new(b"SELECT a FROM t", shop, None)), None);
         assert_eq!(server.insert(&text("SELECT a FROM t"), 8), Some(8), "the one before stays");
         assert_eq!(server.find(&here), Some(7));
         server.clear();
@@ -421,6 +444,22 @@ mod tests {
         assert_eq!(ids, [u32::MAX, 1]);
         ids.into_iter().for_each(|id| session.insert(id, statement()));
         assert!(session.remove(1).is_some() && session.get_mut(1).is_none());
+    }
+
+    #[test]
+    fn texts_and_types_of_a_session_are_counted_until_they_are_gone() {
+        let mut session = ClientStatements::default();
+        let text_bytes = b"SELECT ?".len();
+        [1, 2].into_iter().for_each(|id| session.insert(id, statement()));
+        for (types, held_bytes) in [(&b"\x08\0"[..], 2), (b"\xfd\0\x01x", 4), (b"", 0), (b"\x08\0", 2)] {
+            session.get_mut(1).unwrap().new_types = Some(types.into());
+            session.keep_types(1, true);
+            assert_eq!(session.held_bytes(), 2 * text_bytes + held_bytes);
+        }
+        session.remove(1);
+        assert_eq!(session.held_bytes(), text_bytes);
+        session.clear();
+        assert_eq!(session.held_bytes(), 0);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use weir_io::buffers::Charge;
 use weir_io::wait::send_all;
 use weir_mysql::command::{ClientCommand, STATEMENT_ID, set_statement_id, statement_id};
 use weir_mysql::error_number::ER_MALFORMED_PACKET;
@@ -34,7 +35,10 @@ impl Session {
         let neutral = SessionFacts { dialect, is_in_own_schema, ..SessionFacts::default() };
         let verdict = self.judge(text, &incoming, &neutral);
         let text = match incoming.is_whole {
-            true => StatementText::new(text, self.state.clone()),
+            true => match self.charge_for_text(text.len()) {
+                Ok(charge) => StatementText::new(text, self.state.clone(), Some(charge)),
+                Err(refusal) => return self.refuse_command(&incoming, refusal).await,
+            },
             false => StatementText::not_kept(self.state.clone()),
         };
         let id = self.statements.next_id();
@@ -82,6 +86,28 @@ impl Session {
         Ok(())
     }
 
+    /// The memory for another statement with a text of this length, if the session may have so much.
+    fn charge_for_text(&self, text_bytes: usize) -> Result<Charge, Refusal> {
+        self.has_room_to_prepare(text_bytes)?;
+        let all_bytes = text_bytes + size_of::<StatementText>() + size_of::<ClientStatement>();
+        self.worker.buffers.charge(all_bytes as u64).ok_or_else(|| {
+            self.slot.look().shared.cells.of(self.worker.number).prepared_no_memory.increment();
+            Refusal::no_memory_to_prepare()
+        })
+    }
+
+    /// Refuses what would hold more for the session's prepared statements than the pool's `prepared_text`.
+    fn has_room_to_prepare(&self, more_bytes: usize) -> Result<(), Refusal> {
+        let pool = self.pool();
+        let mysql = pool.as_ref().and_then(|pool| pool.shared.config.mysql.as_ref());
+        let most = mysql.map_or(u64::MAX, |mysql| mysql.prepared_text);
+        if (self.statements.held_bytes() + more_bytes) as u64 <= most {
+            return Ok(());
+        }
+        self.slot.look().shared.cells.of(self.worker.number).prepared_too_much.increment();
+        Err(Refusal::prepared_too_much(most))
+    }
+
     /// Executes a prepared statement.
     pub async fn execute(&mut self, incoming: Incoming) -> Result<(), End> {
         let execution = self.execution_of(&incoming);
@@ -127,6 +153,14 @@ impl Session {
         let Some(front) = front_of(incoming, received, &parts, statement) else {
             return Err(NotExecuted::unread(Refusal::types_not_named()));
         };
+        if let Some(more_bytes) = statement.new_types.as_ref().map(|types| types.len())
+            && let Err(refusal) = self.has_room_to_prepare(more_bytes)
+        {
+            if let Some(statement) = self.statements.get_mut(id) {
+                statement.new_types = None;
+            }
+            return Err(NotExecuted::unread(refusal));
+        }
         if std::mem::take(&mut self.has_lost_transaction) {
             let refusal = Refusal::of_server(failure::rolled_back());
             return Err(NotExecuted { id: Some(id), refusal });

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use weir_config::ListenerMysql;
-use weir_io::buffers::Buffer;
+use weir_io::buffers::{Buffer, Held};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::stream::{Duplex as _, Stream};
@@ -129,6 +129,8 @@ async fn open(
     };
     let ClientLoggedIn { stream, first, candidate, sequence } = logged_in;
     let kind = ConnectionKind::of(&candidate);
+    let attributes_held = Held::new(&worker.buffers);
+    attributes_held.set(candidate.attributes.len() as u64);
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let killable = Killable::new(connection_id, &candidate.account.user, &pool.shared.config.name, waker);
     let mut session = Box::new(Session {
@@ -142,6 +144,7 @@ async fn open(
         is_now_fresh: false,
         killable,
         candidate,
+        attributes_held,
         kind,
         facts: SessionFacts::default(),
         status: StatusFlags::AUTOCOMMIT,

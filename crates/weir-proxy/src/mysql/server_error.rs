@@ -2,10 +2,11 @@
 
 use weir_mysql::error_number::{
     ER_ACCESS_DENIED_ERROR, ER_ACCOUNT_HAS_BEEN_LOCKED, ER_BAD_DB_ERROR, ER_CANT_CREATE_THREAD,
-    ER_CON_COUNT_ERROR, ER_DBACCESS_DENIED_ERROR, ER_HOST_IS_BLOCKED, ER_HOST_NOT_PRIVILEGED,
-    ER_MAX_PREPARED_STMT_COUNT_REACHED, ER_OPTION_PREVENTS_STATEMENT, ER_OUT_OF_RESOURCES, ER_OUTOFMEMORY,
-    ER_READ_ONLY_MODE, ER_ROLE_NOT_GRANTED, ER_SECURE_TRANSPORT_REQUIRED, ER_SERVER_OFFLINE_MODE,
-    ER_SERVER_SHUTDOWN, ER_TOO_MANY_USER_CONNECTIONS, ER_USER_LIMIT_REACHED,
+    ER_CLIENT_INTERACTION_TIMEOUT, ER_CON_COUNT_ERROR, ER_DBACCESS_DENIED_ERROR, ER_HOST_IS_BLOCKED,
+    ER_HOST_NOT_PRIVILEGED, ER_MAX_PREPARED_STMT_COUNT_REACHED, ER_NET_PACKET_TOO_LARGE,
+    ER_NET_PACKETS_OUT_OF_ORDER, ER_NET_UNCOMPRESS_ERROR, ER_OPTION_PREVENTS_STATEMENT, ER_OUT_OF_RESOURCES,
+    ER_OUTOFMEMORY, ER_READ_ONLY_MODE, ER_ROLE_NOT_GRANTED, ER_SECURE_TRANSPORT_REQUIRED,
+    ER_SERVER_OFFLINE_MODE, ER_SERVER_SHUTDOWN, ER_TOO_MANY_USER_CONNECTIONS, ER_USER_LIMIT_REACHED,
 };
 
 use super::attach::ServerError;
@@ -39,6 +40,17 @@ impl ServerError {
     /// Whether the server's limit of prepared statements is reached (`max_prepared_stmt_count`).
     pub fn is_for_want_of_room(&self) -> bool {
         self.code == ER_MAX_PREPARED_STMT_COUNT_REACHED
+    }
+
+    /// Whether a server closes the connection behind the error, because it could not read a command.
+    pub fn ends_connection(&self) -> bool {
+        matches!(
+            self.code,
+            ER_NET_PACKET_TOO_LARGE
+                | ER_NET_PACKETS_OUT_OF_ORDER
+                | ER_NET_UNCOMPRESS_ERROR
+                | ER_CLIENT_INTERACTION_TIMEOUT
+        )
     }
 
     /// Whether a secondary may report this because it has not replicated a new or changed account or schema

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use weir_balance::WantedRole;
 use weir_config::MysqlAccess;
-use weir_io::buffers::{Buffer, LARGE, SMALL};
+use weir_io::buffers::{Buffer, Held, LARGE, SMALL};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::stream::{Duplex as _, Sight, Stream};
@@ -85,6 +85,8 @@ pub struct Session {
     pub killable: Killable,
     /// The client's login: its account and what was negotiated with it.
     pub candidate: Candidate,
+    /// The memory of its connection attributes, of which a client may send 64 KiB.
+    pub attributes_held: Held,
     /// The part of the login that decides which server connections the session may use.
     pub kind: ConnectionKind,
     /// The facts by which the next statement is classified.
@@ -184,6 +186,10 @@ impl Session {
     /// Serves the command whose beginning was received.
     async fn serve_next(&mut self) -> Result<(), End> {
         let incoming = self.next_command().await?;
+        if incoming.header.sequence != 0 {
+            // A server would end the connection that it came on, which others share.
+            return self.refuse(0, Refusal::out_of_order()).await;
+        }
         match incoming.command {
             Some(EXECUTE) => self.execute(incoming).await,
             _ => self.serve(incoming).await,
@@ -274,14 +280,17 @@ impl Session {
         if self.attached.is_none() && self.buffer.is_none() { End::Done } else { End::ClientClosed }
     }
 
-    /// Gets a buffer for a whole packet at once, up to the limit.
+    /// Gets more room for a packet once there is none left, up to the limit: twice as much as has come, since a
+    /// client that announces a long command may never send it.
     fn grow(&mut self, incoming: &Incoming) -> Result<(), End> {
-        let wanted = match incoming.packet_bytes() {
+        let most = match incoming.packet_bytes() {
             short @ ..=KEPT_BYTES => short,
             _ if incoming.command == Some(EXECUTE) => EXECUTE_FRONT_BYTES,
             _ => LARGE,
         };
-        let Some(held) = self.buffer.as_ref().filter(|held| held.capacity() < wanted) else { return Ok(()) };
+        let is_used_up = |held: &&Buffer| held.filled().len() == held.capacity() && held.capacity() < most;
+        let Some(held) = self.buffer.as_ref().filter(is_used_up) else { return Ok(()) };
+        let wanted = most.min((2 * held.capacity()).max(LARGE));
         let mut larger = self.worker.buffers.borrow(wanted).ok_or(End::Overload)?;
         larger.append(held.filled());
         self.buffer = Some(larger);

@@ -331,6 +331,10 @@ impl Session {
         let state = &attached.server.state;
         let other_state = (!Rc::ptr_eq(state, &self.state)).then(|| state.clone());
         let is_at_rest = attached.server.is_at_rest;
+        if outcome.error.as_ref().is_some_and(ServerError::ends_connection) {
+            // Its end may arrive only when another session has the connection.
+            attached.server.is_at_rest = false;
+        }
         if let Some(status) = outcome.status {
             self.status = StatusFlags(status.0 & StatusFlags::LASTING.0);
             self.told_status = self.status;
