@@ -418,3 +418,29 @@ fn a_name_without_a_schema_may_be_one_servers_own() {
     assert_eq!(read("SELECT 1"), RouteReason::ServerState);
     assert_eq!(read("SHOW TABLES"), RouteReason::Metadata);
 }
+
+#[test]
+fn what_each_server_measures_by_itself_is_asked_of_the_primary() {
+    let read = |sql: &str| classify(sql.as_bytes(), &auto()).reason;
+    for sql in [
+        "SHOW TABLE STATUS LIKE 't'",
+        "SHOW INDEX FROM t",
+        "SHOW EXTENDED KEYS IN t FROM shop",
+        "SELECT AUTO_INCREMENT FROM information_schema.TABLES",
+        "SELECT * FROM `INFORMATION_SCHEMA` . `statistics`",
+        "SELECT 1 FROM t JOIN information_schema.partitions p",
+        "SELECT * FROM mysql.slow_log",
+    ] {
+        assert_eq!(read(sql), RouteReason::ServerState, "{sql}");
+    }
+    for sql in [
+        "SELECT * FROM shop.tables",
+        "SELECT * FROM files, information_schema.columns",
+        "SELECT information_schema FROM tables",
+        "SELECT user FROM mysql.user",
+    ] {
+        assert_eq!(read(sql), RouteReason::PlainRead, "{sql}");
+    }
+    assert_eq!(read("SHOW FULL COLUMNS FROM t"), RouteReason::Metadata);
+    assert_eq!(read("SHOW PROCEDURE STATUS"), RouteReason::Metadata);
+}

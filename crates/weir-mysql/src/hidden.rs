@@ -41,6 +41,9 @@ const MOST_LEVELS: usize = 6;
 /// in other ways than by SET.
 const UNTOLD: &str = "(get|release(_all)?)_lock|into[[:space:]]+@|@[^[:space:]]+[[:space:]]*:=";
 
+/// The same for views alone: what routines and triggers do to LAST_INSERT_ID() is undone at their end.
+const UNTOLD_BY_VIEWS: &str = "last_insert_id[(][^)]";
+
 /// The search for such tables and views. It gives the next query for a server until nothing new is found.
 #[derive(Debug, Default)]
 pub struct HiddenSearch {
@@ -61,15 +64,16 @@ impl HiddenSearch {
             return None;
         }
         self.levels += 1;
-        let pattern = match self.newest.is_empty() {
-            true => UNTOLD.to_owned(),
+        let (pattern, of_views) = match self.newest.is_empty() {
+            true => (UNTOLD.to_owned(), format!("{UNTOLD}|{UNTOLD_BY_VIEWS}")),
             false => {
                 let names = self.newest.iter().map(|name| String::from_utf8_lossy(name).replace('$', "[$]"));
                 let names: Vec<String> = names.collect();
-                format!("(^|[^[:alnum:]_$])({})([^[:alnum:]_$]|$)", names.join("|"))
+                let pattern = format!("(^|[^[:alnum:]_$])({})([^[:alnum:]_$]|$)", names.join("|"));
+                (pattern.clone(), pattern)
             }
         };
-        Some(sql(&pattern))
+        Some(sql(&pattern, &of_views))
     }
 
     /// Takes an answer: each row has a name, and whether it is a table or view.
@@ -96,11 +100,12 @@ impl HiddenSearch {
     }
 }
 
-/// A query for the names of all objects whose code matches a pattern, as far as the account may see them. The
-/// pattern is in hexadecimal, so that no character in it can end the literal.
-fn sql(pattern: &str) -> String {
-    let digits: String = pattern.bytes().map(|byte| format!("{byte:02x}")).collect();
+/// A query for the names of all objects whose code matches a pattern, views another one, as far as the account
+/// may see them. The patterns are in hexadecimal, so that no character in them can end the literal.
+fn sql(pattern: &str, of_views: &str) -> String {
     let of = |table: &str, (name, is_table): (&str, u8), code: &str, schema: &str| {
+        let pattern = if table == "views" { of_views } else { pattern };
+        let digits: String = pattern.bytes().map(|byte| format!("{byte:02x}")).collect();
         format!(
             "SELECT {name} AS name, {is_table} AS is_table FROM information_schema.{table} WHERE {schema} NOT IN \
              ('sys', 'mysql', 'performance_schema', 'information_schema') \

@@ -114,6 +114,22 @@ pub(crate) struct Reading<'t> {
     ignores_space: bool,
 }
 
+/// Tables of `information_schema` with numbers that each server measures or counts by itself: sizes, rows,
+/// cardinalities, times of changes, and the next AUTO_INCREMENT, of which a replica does not know what the
+/// primary has given away in vain.
+///
+/// Source: MySQL 8.4 Reference Manual, "Optimizing INFORMATION_SCHEMA Queries" (cached statistics).
+const MEASURED: [&[u8]; 4] = [b"TABLES", b"STATISTICS", b"PARTITIONS", b"FILES"];
+/// Tables of `mysql` that are not replicated.
+const OF_SERVER_IN_MYSQL: [&[u8]; 6] = [
+    b"general_log",
+    b"slow_log",
+    b"gtid_executed",
+    b"slave_master_info",
+    b"slave_relay_log_info",
+    b"slave_worker_info",
+];
+
 impl<'t> Reading<'t> {
     pub fn new(text: &'t [u8], dialect: SqlDialect) -> Reading<'t> {
         let mut lexer = Lexer::new(text, dialect);
@@ -298,12 +314,24 @@ impl<'t> Reading<'t> {
             && (starts_with(name, b"INNODB_") || name.eq_ignore_ascii_case(b"PROCESSLIST"));
         let is_own = match name.len() {
             3 => name.eq_ignore_ascii_case(b"sys"),
+            5 if name.eq_ignore_ascii_case(b"mysql") => self.is_before_one_of(&OF_SERVER_IN_MYSQL),
+            18 if name.eq_ignore_ascii_case(b"information_schema") => self.is_before_one_of(&MEASURED),
             18 => name.eq_ignore_ascii_case(b"performance_schema"),
             _ => false,
         };
         if is_own_table || is_own && matches!(self.next, Some(SqlToken::Dot)) {
             part.refuse(RouteReason::ServerState);
         }
+    }
+
+    /// Whether the next tokens are a dot and one of these names.
+    #[cold]
+    fn is_before_one_of(&self, names: &[&[u8]]) -> bool {
+        let member = match self.lexer.clone().next() {
+            Some(SqlToken::Member(name) | SqlToken::Word(name) | SqlToken::Name(name)) => name,
+            _ => return false,
+        };
+        self.next == Some(SqlToken::Dot) && names.iter().any(|name| member.eq_ignore_ascii_case(name))
     }
 
     pub fn system_variable(&self, name: &'t [u8], part: &mut Part) {

@@ -302,9 +302,6 @@ fn show(at: &mut Reading<'_>) -> Part {
         b"TABLES",
         b"COLUMNS",
         b"FIELDS",
-        b"INDEX",
-        b"INDEXES",
-        b"KEYS",
         b"CREATE",
         b"TRIGGERS",
         b"EVENTS",
@@ -317,7 +314,7 @@ fn show(at: &mut Reading<'_>) -> Part {
         b"VARIABLES",
         b"ENGINES",
         b"STORAGE",
-    ]) || is_one_of(&[b"TABLE", b"PROCEDURE", b"FUNCTION"]) && is_word(at.next, b"STATUS");
+    ]) || is_one_of(&[b"PROCEDURE", b"FUNCTION"]) && is_word(at.next, b"STATUS");
     let clauses = at.clone();
     let mut part = read(at, Kind::Show, RouteReason::Metadata);
     if is_one_of(&[b"VARIABLES"]) {
