@@ -146,6 +146,32 @@ fn b3_a_head_in_endless_continuations_is_cut_off() {
     assert!(peak < 128 << 20, "{peak} bytes");
 }
 
+/// It ended the connection on which the proxy had sent the requests of all other visitors, too.
+#[test]
+fn b3_a_head_that_a_trusted_proxy_lets_pass_and_weir_does_not_ends_nobody_elses_request() {
+    const FRAME_BYTES: usize = 16 << 10;
+    const FIELDS: usize = 60;
+    let backend = ScriptedBackend::start();
+    let trusting = BOTH.replace("pool = \"app\"\n", "pool = \"app\"\ntrusted_proxies = [\"127.0.0.1\"]\n");
+    let weir = Setup::of(&trusting).with("app", backend.address()).start();
+    let mut proxy = connect(&weir, b"");
+    proxy.sends(get(1, "/patient"));
+    let mut wire = backend.accepts();
+    wire.receives_request_head();
+    let mut large = block(&request("GET", "/attack"));
+    (0..FIELDS).for_each(|_| large.extend(block(&[("x-a", &"v".repeat(2000))])));
+    let count = large.chunks(FRAME_BYTES).count();
+    for (index, piece) in large.chunks(FRAME_BYTES).enumerate() {
+        let kind = if index == 0 { kind::HEADERS } else { kind::CONTINUATION };
+        let end = if index == 0 { END_STREAM } else { 0 };
+        let last = if index + 1 == count { END_HEADERS } else { 0 };
+        let _ = proxy.wire.tries_to_send(frame(kind, end | last, 3, piece));
+    }
+    assert!(matches!(proxy.outcome_of(3), Outcome::Answered(431, _)));
+    wire.answers(200, &[], "hello");
+    assert_eq!(proxy.outcome_of(1), Outcome::Answered(200, b"hello".to_vec()));
+}
+
 #[test]
 fn b4_short_references_to_a_long_field_are_refused_before_they_take_memory() {
     let backend = Backend::saying("hello");

@@ -40,6 +40,9 @@ const RESETS_BEFORE_ACCEPT: usize = 20;
 /// those above the announced number of streams; beyond that `h2` closes the connection (threat B2). A client
 /// may open any number of streams before it knows our limit.
 const RESETS_FOR_ERRORS: usize = 1024;
+/// The `h2` crate accepts this many times the limit of a head from a trusted proxy: it ends a connection on
+/// which a head comes in too many frames, and the proxy may let its visitors send larger ones than we do.
+const ROOM_FOR_SECTIONS: u32 = 4;
 
 /// How long a client that sent too much may take to receive the news.
 const FLOOD_PATIENCE: Duration = Duration::from_millis(500);
@@ -58,7 +61,7 @@ pub async fn serve(session: Session) {
     let wire = Wire::of_client(buffer, watched.clone());
     deadline.set(clock::now() + listener.shared.config.timeout.header);
     let window = connection_window(identity.is_trusted(), limits.streams);
-    let mut handshake = pin!(builder(limits, window, clients).handshake::<Wire, Bytes>(wire));
+    let mut handshake = pin!(builder(limits, window, identity.is_trusted()).handshake::<Wire, Bytes>(wire));
     let connection = poll_fn(|context| match handshake.as_mut().poll(context) {
         Poll::Ready(result) => Poll::Ready(result.map_err(|_| End::BadRequest)),
         Poll::Pending if deadline.has_passed() => Poll::Ready(Err(End::ClientHeader)),
@@ -94,19 +97,21 @@ pub async fn serve(session: Session) {
     .await;
 }
 
-fn builder(limits: &HttpLimits, window: u32, clients: u32) -> Builder {
+fn builder(limits: &HttpLimits, window: u32, is_trusted: bool) -> Builder {
+    let clients = clients_of(is_trusted, limits) as usize;
+    let room = if is_trusted { ROOM_FOR_SECTIONS } else { 1 };
     let mut builder = Builder::new();
     builder
         .max_concurrent_streams(limits.streams)
         // Above our own limit, so that a head that is too large gets our answer, with the same text as in
         // other versions.
-        .max_header_list_size(limits_of(limits).section_bytes() as u32)
+        .max_header_list_size((limits_of(limits).section_bytes() as u32).saturating_mul(room))
         .initial_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(window)
         .max_send_buffer_size(SEND_BUFFER_BYTES)
         .data_frame_budget(SMALL_FRAMES_BYTES)
-        .max_pending_accept_reset_streams(RESETS_BEFORE_ACCEPT.saturating_mul(clients as usize))
-        .max_local_error_reset_streams(Some(RESETS_FOR_ERRORS.saturating_mul(clients as usize)))
+        .max_pending_accept_reset_streams(RESETS_BEFORE_ACCEPT.saturating_mul(clients))
+        .max_local_error_reset_streams(Some(RESETS_FOR_ERRORS.saturating_mul(clients)))
         .enable_connect_protocol();
     builder
 }
