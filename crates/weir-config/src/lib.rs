@@ -110,7 +110,7 @@ pub use mirror::Mirror;
 pub use mysql::{ListenerMysql, MysqlAccess, MysqlCompression, MysqlTopology, Passwords, PoolMysql, Reads};
 pub use named_files::{FileHolder, FileProblem, FileUse, NamedFiles};
 pub use parse::{Checked, all_texts, check_files, check_text, decode, parse};
-pub use peers::Peers;
+pub use peers::{Peers, PeersTls};
 pub use plane::Plane;
 pub use plane::forward::{Forward, PortRange};
 pub use pool::hash::{Hash, HashKey};

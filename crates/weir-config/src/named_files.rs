@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::peers::PeersTls;
 use crate::report::Severity;
 use crate::tls::{Certificate, ListenerTls, PoolTls};
 use crate::world::{Nothing, World};
@@ -63,6 +64,8 @@ pub enum FileUse<'c> {
     StickySecret(&'c Path),
     /// Contains the secret of Weirs that count together.
     PeersSecret(&'c Path),
+    /// Certificates of Weirs that count together.
+    PeersTls(&'c PeersTls),
     /// Contains a password.
     Password(&'c Path),
     /// Contains names and passwords of accounts.
@@ -91,6 +94,7 @@ impl FileUse<'_> {
             | FileUse::Log(file) => Some(file),
             FileUse::Certificate(certificate) => Some(&certificate.cert),
             FileUse::Clients(tls) => tls.client_ca.as_deref(),
+            FileUse::PeersTls(tls) => Some(&tls.cert),
             FileUse::TicketKeys(files) => files.first().map(PathBuf::as_path),
             FileUse::Backends(tls, _) => tls.ca.as_deref().or(tls.cert.as_deref()),
         }

@@ -4,11 +4,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::fields::Fields;
-use crate::keys::{Each, Shape, list, text};
+use crate::keys::{Each, Shape, list, table as below, text};
 use crate::report::{Findings, quote};
-use crate::setting::table;
+use crate::setting::{Section as _, table};
 use crate::units::{Refused, refuse};
-use crate::values::address::{FILE, bind, is_host_name};
+use crate::values::address::{FILE, KEY_FILE, PEM_FILE, bind, is_host_name};
+use crate::values::host::SERVER_NAME;
 
 /// Most addresses of peers (count): each Weir has a connection to each other one.
 const ADDRESSES_MOST: usize = 64;
@@ -19,7 +20,7 @@ table! {
     #[derive(Eq)]
     pub struct Peers at "[peers]" {
         /// Address and port where the others reach this Weir. Connections are encrypted, and only Weirs with
-        /// the same secret are listened to.
+        /// the same secret, or with a certificate (`tls`), are listened to.
         bind: SocketAddr = text(&BIND).required().also(&["listen", "local"]);
         /// Addresses and ports of the others. This Weir's own may be among them, so that all can have the
         /// same file.
@@ -29,6 +30,31 @@ table! {
         /// writes. Only its owner may be allowed to read it. It is read at start and at each reload; with
         /// another secret, the limits that are shared begin anew.
         secret_file: PathBuf = text(&FILE).required().also(&["key_file", "secret", "psk_file"]);
+        /// Certificates by which Weirs know each other, so that one of them can be shut out. The secret then
+        /// lets nobody in, but all need the same one still, for what they tell each other.
+        tls: Option<PeersTls> =
+            below(PeersTls::TABLE).default("none: who has the secret is one of them").also(&["ssl"]);
+    }
+}
+
+table! {
+    /// Certificates by which Weirs know each other. Files are read at start and at each reload; where the
+    /// authorities, lists or the name are others then, connections are made anew.
+    #[derive(Eq)]
+    pub struct PeersTls at "[peers.tls]" {
+        /// PEM file of this Weir's certificate chain, its own first. It is shown to those who connect, and to
+        /// those who are connected to.
+        cert: PathBuf = text(&PEM_FILE).required().also(&["certificate", "crt"]);
+        /// PEM file of its private key, without a passphrase.
+        key: PathBuf = text(&KEY_FILE).required();
+        /// PEM file of the authorities that the others' certificates must come from.
+        ca: PathBuf = text(&PEM_FILE).required().also(&["ca_file", "client_ca"]);
+        /// PEM files of lists of certificates that `ca` and the authorities below it have revoked. One for
+        /// each of them: whom no list speaks of, or one that is out of date, is not believed.
+        crl: Vec<PathBuf> = list(Each::Text(&PEM_FILE)).default("none").also(&["crl_file", "revoked"]);
+        /// Name that the certificates of all Weirs are for, perhaps beside others: an authority may have
+        /// certified many who are no Weirs.
+        name: String = text(&SERVER_NAME).required().also(&["verifyhost", "server_name"]);
     }
 }
 

@@ -10,8 +10,8 @@ use crate::files;
 use crate::folder;
 
 /// A digest of all files with keys that `config` names: certificates, keys, stapled responses, authorities,
-/// secrets of sticky cookies, passwords, and those of the admin API. Equal digests mean the same files with
-/// the same contents.
+/// secrets of sticky cookies and of peers, passwords, and those of the admin API. Equal digests mean the same
+/// files with the same contents.
 ///
 /// `None` when a file can't be read; [`crate::Loaded::load`] says which and why. Reads every file.
 pub fn fingerprint(config: &Config) -> Option<[u8; 32]> {
@@ -62,7 +62,12 @@ pub fn fingerprint(config: &Config) -> Option<[u8; 32]> {
         let accounts = mysql.passwords_file.as_deref().filter(|_| mysql.passwords == Passwords::File);
         accounts.map_or(Some(()), &mut take)?;
     }
-    config.peers.as_ref().map_or(Some(()), |peers| take(&peers.secret_file))?;
+    if let Some(peers) = &config.peers {
+        take(&peers.secret_file)?;
+        if let Some(tls) = &peers.tls {
+            [&tls.cert, &tls.key, &tls.ca].into_iter().chain(&tls.crl).try_for_each(|file| take(file))?;
+        }
+    }
     if let Some(admin) = &config.admin {
         admin.token_file.as_deref().map_or(Some(()), &mut take)?;
         if let Some(tls) = &admin.tls {

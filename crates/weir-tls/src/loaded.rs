@@ -77,7 +77,7 @@ impl Loaded {
                 Err(error) => errors.push(error),
             }
         }
-        match config.peers.as_ref().map(|peers| PeerKeys::load(&peers.secret_file)).transpose() {
+        match config.peers.as_ref().map(PeerKeys::load).transpose() {
             Ok(keys) => loaded.peers = keys.map(Arc::new),
             Err(error) => errors.push(error),
         }

@@ -49,7 +49,11 @@ pub fn look_at(named: &FileUse<'_>) -> Looked {
             Err(errors) => Looked { errors, ..Looked::default() },
         },
         FileUse::Authorities(file) => one(files::certificates(file)),
-        FileUse::PeersSecret(file) => one(PeerKeys::load(file)),
+        FileUse::PeersSecret(file) => one(PeerKeys::of_secret(file)),
+        FileUse::PeersTls(tls) => match PeerKeys::look(tls) {
+            Ok((facts, lists)) => Looked { certificates: vec![facts], lists, ..Looked::default() },
+            Err(errors) => Looked { errors, ..Looked::default() },
+        },
         FileUse::StickySecret(file) => one(StickyKey::load(Some(file))),
         FileUse::Password(file) => one(own_account::read_password(file)),
         FileUse::Accounts(file) => one(AccountFile::load(file)),

@@ -3,6 +3,10 @@
 //! An Ed25519 key is derived from the secret, and both sides of a TLS 1.3 connection prove that they have
 //! it, by raw public keys (RFC 7250): there is no certificate that could expire. Who lacks the secret can
 //! neither be a client nor a server, and recorded traffic stays unreadable if the secret leaks later.
+//!
+//! Or both sides show certificates of an authority ([`certified`]); then the secret is for digests alone.
+
+mod certified;
 
 use std::fmt;
 use std::path::Path;
@@ -23,10 +27,12 @@ use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, ServerConfig,
     SignatureScheme,
 };
-use weir_config::CipherPolicy;
+use weir_config::{CipherPolicy, Peers, PeersTls};
 
+use crate::certificate::Facts;
 use crate::files::{self, LoadError};
 use crate::provider;
+use crate::revocations::ListFacts;
 
 /// Separate the uses of a secret.
 const FOR_KEY: &[u8] = b"weir peers, Ed25519 key 1";
@@ -45,14 +51,44 @@ pub struct PeerKeys {
     pub server: Arc<ServerConfig>,
     /// For connections to others.
     pub client: Arc<ClientConfig>,
+    /// Distinguishes whom certificates are believed of, so that connections are made anew when that changes;
+    /// zeros without certificates.
+    pub trust: [u8; 32],
 }
 
 impl PeerKeys {
+    /// Reads everything that `config` names.
+    ///
+    /// # Errors
+    /// A file that can't be used.
+    pub fn load(config: &Peers) -> Result<PeerKeys, LoadError> {
+        let derived = PeerKeys::of_secret(&config.secret_file)?;
+        match &config.tls {
+            None => Ok(derived),
+            Some(tls) => {
+                certified::load(tls).map(|certified| PeerKeys { seed: derived.seed, ..certified.keys })
+            }
+        }
+    }
+
+    /// Reads the certificates that `config` names, as [`Self::load`] does. The facts are about this Weir's
+    /// own certificate and the revocation lists; `Err` has all errors.
+    pub(crate) fn look(config: &PeersTls) -> Result<(Facts, Vec<ListFacts>), Vec<LoadError>> {
+        let read = [files::certificates(&config.cert).err(), files::certificates(&config.ca).err()];
+        let key = files::private_key(&config.key).err();
+        let lists = config.crl.iter().filter_map(|file| files::revocations(file).err());
+        let errors: Vec<LoadError> = read.into_iter().flatten().chain(key).chain(lists).collect();
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        certified::load(config).map(|certified| (certified.own, certified.lists)).map_err(|error| vec![error])
+    }
+
     /// Derives them from a file's content, without surrounding whitespace.
     ///
     /// # Errors
     /// The file can't be read, may be read by others, or its content is too short.
-    pub fn load(file: &Path) -> Result<PeerKeys, LoadError> {
+    pub(crate) fn of_secret(file: &Path) -> Result<PeerKeys, LoadError> {
         files::refuse_if_others_may_read(file)?;
         let unusable = |error: Error| LoadError::new(file, format!("gives no key that can be used: {error}"));
         PeerKeys::of(&files::secret(file)?).map_err(unusable)
@@ -87,7 +123,8 @@ impl PeerKeys {
         let seed = derived(FOR_SEED);
         let (words, _) = seed.as_ref().as_chunks::<8>();
         let word = |at: usize| words.get(at).map_or(0, |word| u64::from_be_bytes(*word));
-        Ok(PeerKeys { seed: [word(0), word(1)], server: Arc::new(server), client: Arc::new(client) })
+        let (seed, trust) = ([word(0), word(1)], [0; 32]);
+        Ok(PeerKeys { seed, server: Arc::new(server), client: Arc::new(client), trust })
     }
 }
 
@@ -301,7 +338,7 @@ mod tests {
         ] {
             std::fs::write(&file, content).unwrap();
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
-            match (PeerKeys::load(&file), expected) {
+            match (PeerKeys::of_secret(&file), expected) {
                 (Ok(_), None) => {}
                 (Err(error), Some(expected)) => assert!(error.reason.contains(expected), "{error}"),
                 (found, expected) => panic!("{found:?} instead of {expected:?}"),

@@ -1,5 +1,6 @@
 //! Limits of rate that several Weirs count together (`[peers]`).
 
+mod certified;
 mod count;
 mod line;
 mod lives;

@@ -10,6 +10,7 @@ use crate::fields::{Fields, Value};
 use crate::log::AccessTarget;
 use crate::mysql::Passwords;
 use crate::named_files::{FileHolder, FileProblem, FileUse, NamedFiles};
+use crate::peers::PeersTls;
 use crate::report::{Findings, Severity, Span, quote};
 use crate::setting::{One as _, Part};
 use crate::tls::{Certificate, ListenerTls, PoolTls};
@@ -33,6 +34,9 @@ pub(super) fn look_at_all(root: &Fields, world: &dyn NamedFiles, findings: &mut 
     }
     if let Some(peers) = root.table("peers") {
         look.of_key(peers, "secret_file", FileUse::PeersSecret);
+        if let Some(tls) = peers.table("tls") {
+            look.of_files(tls, &FileUse::PeersTls(&<PeersTls as Part>::of(tls)));
+        }
     }
     for listener in root.named("listener") {
         look.of_socket(listener, listener.list("bind").iter().filter_map(|(_, bind)| text_of(bind)));

@@ -51,7 +51,8 @@ pub(super) async fn keep(common: Arc<Common>) {
 struct PeerRounds {
     compiled: Option<Arc<CompiledSnapshot>>,
     is_succeeded: bool,
-    seed: Option<[u64; 2]>,
+    /// The seed of the limits, and whose certificates are believed.
+    known: Option<([u64; 2], [u8; 32])>,
     limits: Vec<SharedLimit>,
     tellers: Vec<Teller>,
     listener: Option<(SocketAddr, JoinHandle<()>)>,
@@ -89,12 +90,12 @@ impl PeerRounds {
         }
         self.is_succeeded = is_succeeded;
         let keys = compiled.snapshot.peer_keys.clone();
-        let seed = keys.as_ref().map(|keys| keys.seed);
-        if seed != self.seed {
-            // With the old secret nobody is known any more.
+        let known = keys.as_ref().map(|keys| (keys.seed, keys.trust));
+        if known != self.known {
+            // With the old secret nobody is known any more, and who had a certificate may have it no more.
             self.tellers.clear();
             self.stop_listening();
-            self.seed = seed;
+            self.known = known;
         }
         *lock(&common.keys) = keys;
         self.take_limits(common, limits_of(&compiled));
