@@ -98,7 +98,7 @@ pub(super) fn convert(text: &str, source: &dyn SourceFiles) -> Result<Converted,
     site.logs.write(&mut body);
     globals::resolvers(&sections, &mut body, &mut site.ledger);
     globals::cache(&sections, &mut body, &mut site.ledger);
-    peers.write(&sections, site.shares, &globals.folder, (&mut body, &mut site.ledger));
+    peers.write(&sections, site.shares, &globals, (&mut body, &mut site.ledger));
     site.maps.write(&mut body);
     body.push_str(&tables);
     let used: Vec<String> = site.lists();

@@ -66,7 +66,6 @@ pub fn use_backend(name: &str, maps: &mut Maps) -> Result<Became, String> {
     Ok(became)
 }
 
-/// `reqadd` and `rspadd` of old files: `X-A:\ value`.
 /// `use-server NAME`.
 pub fn use_server(name: &str) -> Result<Became, String> {
     if name.contains('%') {
@@ -75,6 +74,7 @@ pub fn use_server(name: &str) -> Result<Became, String> {
     Ok(Became::one(StepAct::Server(name.to_owned()), "a route to a pool of that server alone"))
 }
 
+/// `reqadd` and `rspadd` of old files: `X-A:\ value`.
 pub fn added(line: &Line) -> Result<Became, String> {
     let side = if line.word(0) == "reqadd" { Side::Request } else { Side::Response };
     let (name, value) = line.word(1).split_once(':').ok_or("it has no `NAME: VALUE`")?;
@@ -93,7 +93,6 @@ pub fn action(words: &[String], maps: &mut Maps) -> Result<Became, String> {
         ("set-header" | "add-header" | "del-header" | "replace-header" | "replace-value", _) => {
             field(name, side, arguments, maps)
         }
-        ("deny", Side::Request) => answers::answer(arguments, 403, maps).map(Became::answer),
         ("deny" | "return", Side::Response) => {
             let default = if name == "deny" { 502 } else { 200 };
             answers::answer(arguments, default, maps).map(|(answer, mut notes)| {
@@ -102,6 +101,7 @@ pub fn action(words: &[String], maps: &mut Maps) -> Result<Became, String> {
                 Became { acts: vec![StepAct::HoldBack(answer)], what, notes, when: None }
             })
         }
+        ("deny", Side::Request) => answers::answer(arguments, 403, maps).map(Became::answer),
         ("tarpit", Side::Request) => answers::answer(arguments, 500, maps).map(|(answer, mut notes)| {
             notes.push("answered at once".to_owned());
             Became::answer((answer, notes))
@@ -155,7 +155,6 @@ fn without_route(name: &str, within: &str, side: Side, arguments: &[String]) -> 
         ("normalize-uri", Side::Request) => {
             Ok(Became::nothing("paths are always brought into their normal form; queries are kept"))
         }
-        ("wait-for-body", Side::Request) => Ok(Became::one(
         ("set-timeout", Side::Request) => timeout(arguments),
         ("strict-mode", _) => Ok(Became::nothing("a rule that cannot be followed is told by `weir check`")),
         ("wait-for-handshake", Side::Request) => Ok(Became::same(
@@ -165,6 +164,7 @@ fn without_route(name: &str, within: &str, side: Side, arguments: &[String]) -> 
             Ok(Became::nothing("requests have no ranks: a queue is served in order"))
         }
         ("unset-var", _) => Ok(Became::same("nothing is kept")),
+        ("wait-for-body", Side::Request) => Ok(Became::one(
             StepAct::Key("buffer", "{ requests = \"64KiB\" }".to_owned()),
             "`buffer` of routes",
         )),
@@ -196,7 +196,6 @@ fn without_route(name: &str, within: &str, side: Side, arguments: &[String]) -> 
     }
 }
 
-fn auth(arguments: &[String]) -> Became {
 /// `set-timeout server 5s`
 fn timeout(arguments: &[String]) -> Result<Became, String> {
     let [which, text] = arguments else { return Err("it has no time".to_owned()) };
@@ -211,6 +210,7 @@ fn timeout(arguments: &[String]) -> Result<Became, String> {
     Ok(Became::one(StepAct::Timeout(timers), "`timeout` of routes"))
 }
 
+fn auth(arguments: &[String]) -> Became {
     let realm = match arguments {
         [word, realm, ..] if word == "realm" => realm.clone(),
         _ => "restricted".to_owned(),

@@ -5,9 +5,10 @@
 
 use std::fmt::Write as _;
 
+use super::globals::Globals;
 use super::ledger::Ledger;
 use super::networks::{Endpoint, bracketed, place};
-use super::output::{said, said_all};
+use super::output::{Keys, said, said_all};
 use super::sections::{Line, Section, SectionKind};
 use super::tables;
 
@@ -53,7 +54,7 @@ impl Peers {
         &self,
         sections: &[Section],
         is_shared: bool,
-        folder: &str,
+        globals: &Globals,
         (body, ledger): (&mut String, &mut Ledger),
     ) {
         for section in sections.iter().filter(|section| section.kind == SectionKind::Peers) {
@@ -63,13 +64,14 @@ impl Peers {
                 let note = "not needed: no limit that is converted counts in its tables";
                 all_of(section, note, ledger);
             } else {
-                self.write_section(section, folder, body, ledger);
+                self.write_section(section, globals, body, ledger);
             }
         }
     }
 
-    fn write_section(&self, section: &Section, folder: &str, body: &mut String, ledger: &mut Ledger) {
-        let secret = format!("{folder}/peers.secret");
+    fn write_section(&self, section: &Section, globals: &Globals, body: &mut String, ledger: &mut Ledger) {
+        let secret = format!("{}/peers.secret", globals.folder);
+        let tls = certificates(section, globals);
         let peers = self.peers(section);
         let mut addresses: Vec<String> = Vec::new();
         for peer in &peers {
@@ -89,7 +91,7 @@ impl Peers {
             }
         }
         let bind = self.bind(section, &peers, ledger);
-        section.lines.iter().for_each(|line| other(line, ledger));
+        section.lines.iter().for_each(|line| other(line, tls.is_some(), ledger));
         let Some(bind) = bind else {
             let note = "no `[peers]`, each Weir counts alone: nothing says at which address and port this one is reached";
             return ledger.unsupported(section.number, note);
@@ -110,6 +112,10 @@ impl Peers {
             said_all(&addresses),
             said(&secret)
         );
+        if let Some(tls) = tls {
+            body.push_str("\n[peers.tls]\n");
+            tls.write(body);
+        }
     }
 
     fn peers<'s>(&self, section: &'s Section) -> Vec<Peer<'s>> {
@@ -203,12 +209,49 @@ fn all_of(section: &Section, note: &str, ledger: &mut Ledger) {
     }
 }
 
+/// `[peers.tls]`, where both sides verify each other, and a name is said that certificates must be for.
+fn certificates(section: &Section, globals: &Globals) -> Option<Keys> {
+    let said_by = |lines: [&str; 3], keyword: &str| {
+        let of = section.lines.iter().filter(|line| lines.contains(&line.word(0)));
+        of.filter_map(|line| tables::after(&line.words, keyword)).next_back().cloned()
+    };
+    let (binds, servers) = (["bind", "default-bind", ""], ["default-server", "peer", "server"]);
+    let name = said_by(servers, "verifyhost").or_else(|| {
+        let sni = said_by(servers, "sni")?;
+        sni.strip_prefix("str(")?.strip_suffix(')').map(str::to_owned)
+    })?;
+    let cert = globals.certificate(&said_by(binds, "crt").or_else(|| said_by(servers, "crt"))?);
+    let ca = globals.authority(&said_by(servers, "ca-file").or_else(|| said_by(binds, "ca-file"))?);
+    if said_by(binds, "verify")? != "required"
+        || said_by(servers, "verify").is_some_and(|verify| verify == "none")
+    {
+        return None;
+    }
+    let mut tls = Keys::default();
+    tls.set("cert", said(&cert));
+    tls.set("key", said(&cert));
+    tls.set("ca", said(&ca));
+    if let Some(crl) = said_by(binds, "crl-file").or_else(|| said_by(servers, "crl-file")) {
+        tls.set("crl", said(&crl));
+    }
+    tls.set("name", said(&name));
+    Some(tls)
+}
+
 /// The other lines of a section, and the keywords of its peers.
-fn other(line: &Line, ledger: &mut Ledger) {
+fn other(line: &Line, has_tls: bool, ledger: &mut Ledger) {
     let number = line.number;
     let has = |words: &[&str]| line.words.iter().any(|word| words.contains(&word.as_str()));
-    if has(&["ssl", "crt", "verify", "ca-file"]) {
-        ledger.approximate(number, "encrypted by the secret that all have, and by no certificate");
+    match (has(&["ssl", "crt", "verify", "ca-file"]), has_tls) {
+        (true, true) => {
+            let note = "`peers.tls`: every certificate is for that name, those of who connects too";
+            ledger.approximate(number, note);
+        }
+        (true, false) => {
+            let note = "encrypted by the secret that all have; for certificates `[peers.tls]` takes `cert`, `key`, `ca` and the `name` that all are for";
+            ledger.approximate(number, note);
+        }
+        _ => {}
     }
     match line.word(0) {
         "peer" | "server" if has(&["shard"]) => ledger.approximate(number, "each Weir is told of all keys"),

@@ -161,11 +161,13 @@ pub fn pool(
     balancing::say(proxy, &servers, maps, &mut pool.keys, ledger);
     let has_unix = servers.iter().any(Server::is_unix);
     let trusts = first.get("verify").map_or(trusts, |verify| verify == "none");
-    let source = proxy.last(&["source"]).map(|line| (line.number, line.from(1).join(" ")));
-    if let Some((line, _)) = &source {
-        ledger.exact(*line, "`source` of pools");
+    towards(first, (has_unix, trusts), proxy.is_tcp, &mut pool, ledger);
+    if let Some(line) = proxy.last(&["source"]) {
+        ledger.exact(line.number, "`source` of pools");
+        if first.get("source").is_none() {
+            source_of(&line.from(1).join(" "), line.number, &mut pool.keys, ledger);
+        }
     }
-    towards(first, (has_unix, trusts), (proxy.is_tcp, source.as_ref()), &mut pool, ledger);
     timers(proxy, &mut pool.keys, ledger);
     retries(proxy, &mut pool.keys, ledger);
     connections(proxy, &servers, &mut pool.keys, ledger);
@@ -180,7 +182,7 @@ pub fn pool(
 fn towards(
     first: &Server,
     (has_unix, trusts): (bool, bool),
-    (is_tcp, of_proxy): (bool, Option<&(usize, String)>),
+    is_tcp: bool,
     pool: &mut Pool,
     ledger: &mut Ledger,
 ) {
@@ -247,8 +249,6 @@ fn towards(
     }
     if let Some(source) = first.get("source") {
         source_of(source, first.line, keys, ledger);
-    } else if let Some((line, source)) = of_proxy {
-        source_of(source, *line, keys, ledger);
     }
     if let Some(start) = first.get("slowstart").and_then(|text| super::times::duration(text, 1)) {
         keys.set("slow_start", said(&start.within(100, 3_600_000).0.to_string()));

@@ -228,18 +228,7 @@ impl<'k> Routes<'k> {
             (StepAct::Answer(answer), [(false, Special::NoServer(of))])
                 if answer.key == "respond" && answer.status >= 400 =>
             {
-                match spot.end {
-                    End::Backend(Some(name)) if name == of && spot.whole => {
-                        self.note(line, format!("503 by itself, while no backend of `{of}` is up"));
-                        if !answer.body.is_empty() {
-                            changes.add_pages(&[answer.page(&["503".to_owned()], false)], false);
-                        }
-                    }
-                    _ => {
-                        let why = "no route can ask whether servers of a backend are up";
-                        self.unlimited.push((line, why.to_owned()));
-                    }
-                }
+                self.while_down(spot, answer, of, changes);
             }
             (StepAct::Answer(answer), [(false, Special::Above(counter, most))])
                 if answer.key == "respond" =>
@@ -337,6 +326,18 @@ impl<'k> Routes<'k> {
                 self.fail(line, why);
                 self.answer(&refusal(403), &spot.all, changes, line);
             }
+        }
+    }
+
+    /// A refusal while no server of a backend is up, which Weir makes by itself where it leads there.
+    fn while_down(&mut self, spot: &Spot<'_>, answer: &Answer, of: &str, changes: &mut Changes) {
+        let line = spot.step.line;
+        if !matches!(spot.end, End::Backend(Some(name)) if name == of && spot.whole) {
+            return self.unlimited.push((line, "no route can ask whether servers are up".to_owned()));
+        }
+        self.note(line, format!("503 by itself, while no backend of `{of}` is up"));
+        if !answer.body.is_empty() {
+            changes.add_pages(&[answer.page(&["503".to_owned()], false)], false);
         }
     }
 

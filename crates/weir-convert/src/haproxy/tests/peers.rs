@@ -18,7 +18,8 @@ fn with(peers: &str) -> String {
 
 #[test]
 fn limits_of_a_shared_table_are_counted_together_and_all_others_by_each_alone() {
-    let text = with("peers mates\n peer one 10.0.0.1:1024\n peer two 10.0.0.2:1024\n peer three [::1]:1024\n");
+    let text =
+        with("peers mates\n peer one 10.0.0.1:1024\n peer two 10.0.0.2:1024\n peer three [::1]:1024\n");
     let body = checked(&text);
     assert!(
         body.contains(
@@ -54,13 +55,35 @@ fn a_table_of_the_peers_themselves_is_shared() {
                 http-request deny deny_status 429 if { sc0_http_req_rate(mates/rates) gt 9 }\n default_backend app\n\
                 backend app\n server a 10.0.0.1:80\n";
     let body = checked(text);
-    assert!(
-        body.contains("[peers]\nbind = \"0.0.0.0:1024\"\naddresses = \"two.example:1024\"\n"),
-        "{body}"
-    );
+    assert!(body.contains("[peers]\nbind = \"0.0.0.0:1024\"\naddresses = \"two.example:1024\"\n"), "{body}");
     assert!(body.contains("rate_limit = { rate = \"9/10s\", burst = 9 }"), "{body}");
     let (of_bind, told) = verdict(text, 4);
     assert!(of_bind == DirectiveVerdict::Approximate && told.contains("encrypted by the secret"), "{told}");
+}
+
+#[test]
+fn certificates_that_both_sides_verify_are_those_of_the_weirs() {
+    let peers = |bind: &str, server: &str| {
+        with(&format!(
+            "peers mates\n default-bind {bind}\n default-server {server}\n peer one 10.0.0.1:1024\n peer two 10.0.0.2:1024\n"
+        ))
+    };
+    let bind = "ssl crt /etc/two.pem ca-file /etc/ca.pem crl-file /etc/crl.pem verify required";
+    let text =
+        peers(bind, "ssl crt /etc/two.pem ca-file /etc/ca.pem verify required verifyhost weirs.example");
+    assert!(
+        checked(&text).contains(
+            "[peers.tls]\ncert = \"/etc/two.pem\"\nkey = \"/etc/two.pem\"\nca = \"/etc/ca.pem\"\ncrl = \"/etc/crl.pem\"\nname = \"weirs.example\"\n"
+        )
+    );
+    let (of_bind, told) = verdict(&text, 6);
+    assert!(of_bind == DirectiveVerdict::Approximate && told.contains("`peers.tls`"), "{told}");
+    for server in ["ssl verify none", "ssl crt /etc/two.pem ca-file /etc/ca.pem"] {
+        let text = peers(bind, server);
+        assert!(!checked(&text).contains("[peers.tls]"));
+        let (_, told) = verdict(&text, 6);
+        assert!(told.contains("the `name` that all are for"), "{told}");
+    }
 }
 
 /// A machine with a name.
@@ -106,7 +129,11 @@ fn which_peer_it_is_says_the_file_or_the_name_of_the_host_and_else_the_operator_
 #[test]
 fn peers_that_share_no_limit_are_left_out_and_say_so() {
     for (peers, expected, told) in [
-        ("peers other\n peer two 10.0.0.2:1024\n", DirectiveVerdict::Approximate, "no table of theirs has rates"),
+        (
+            "peers other\n peer two 10.0.0.2:1024\n",
+            DirectiveVerdict::Approximate,
+            "no table of theirs has rates",
+        ),
         ("peers mates\n disabled\n peer two 10.0.0.2:1024\n", DirectiveVerdict::Exact, "it is disabled"),
     ] {
         let text = with(peers);
@@ -115,7 +142,8 @@ fn peers_that_share_no_limit_are_left_out_and_say_so() {
         let (verdict, note) = verdict(&text, 5);
         assert!(verdict == expected && note.contains(told), "{verdict:?} {note}");
     }
-    let unused = with("peers mates\n peer two 10.0.0.2:1024\n").replace("sc_http_req_rate(0)", "sc_http_err_rate(1)");
+    let unused =
+        with("peers mates\n peer two 10.0.0.2:1024\n").replace("sc_http_req_rate(0)", "sc_http_err_rate(1)");
     assert!(!checked(&unused).contains("[peers]"));
     // Two groups: Weirs have one.
     let two = with("peers mates\n peer two 10.0.0.2:1024\npeers more\n peer two 10.0.0.2:1025\n")
