@@ -8,8 +8,8 @@ use super::{Secret, ask, config, finds, has_left, left};
 
 const BY_USER: &str = r#"rate_limit = { rate = "6/1h", burst = 6, key = "header:x-user" }"#;
 
-/// An authority with the certificates of two Weirs, of one whose name is another, and with a list that revokes
-/// nobody.
+/// An authority with the certificates of two Weirs, of one whose name is another, and with a list that
+/// revokes nobody.
 fn authority() -> Authority {
     let authority = Authority::new()
         .signs("one", &["one.example", "weirs.example"])
