@@ -77,7 +77,9 @@ fn d70_neither_the_secret_alone_nor_a_certificate_for_another_name_lets_anybody_
     let one = start(&with_certificate(&authority, &addresses, "one"), addresses[0], &secret);
     let _with_secret = start(&config(&addresses, BY_USER), addresses[1], &secret);
     let _other = start(&with_certificate(&authority, &addresses, "other"), addresses[2], &secret);
-    until("both to have knocked", || (one.metric("weir_peers_refused_total", &[("reason", "stranger")]) >= 2.0).then_some(()));
+    until("both to have knocked", || {
+        (one.metric("weir_peers_refused_total", &[("reason", "stranger")]) >= 2.0).then_some(())
+    });
     let told = one.metric("weir_peers_told", &[]);
     assert_eq!((told, one.metric("weir_peers_heard", &[])), (0.0, 0.0), "{}", one.stderr());
 }

@@ -249,9 +249,7 @@ fn timeout(proxy: &Proxy<'_>, line: &Line, ledger: &mut Ledger) {
 fn filter(line: &Line) -> &'static str {
     match line.word(1) {
         "spoe" => "there is no SPOE: `auth.forward` asks a service who may pass, `mirror` copies requests",
-        "bwlim-in" | "bwlim-out" => {
-            "`bandwidth` of the listener limits bytes per second"
-        }
+        "bwlim-in" | "bwlim-out" => "`bandwidth` of the listener limits bytes per second",
         "compression" | "cache" => "the order of filters is Weir's own",
         _ => "there is nothing like it",
     }
