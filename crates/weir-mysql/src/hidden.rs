@@ -100,8 +100,8 @@ impl HiddenSearch {
     }
 }
 
-/// A query for the names of all objects whose code matches a pattern, views another one, as far as the account
-/// may see them. The patterns are in hexadecimal, so that no character in them can end the literal.
+/// A query for the names of all objects whose code matches a pattern, and of views that match another, as far
+/// as the account may see them. The patterns are in hexadecimal, so that nothing in them ends the literal.
 fn sql(pattern: &str, of_views: &str) -> String {
     let of = |table: &str, (name, is_table): (&str, u8), code: &str, schema: &str| {
         let pattern = if table == "views" { of_views } else { pattern };

@@ -338,7 +338,6 @@ impl Session {
         }
         self.kind = ConnectionKind::of(&candidate);
         self.candidate = candidate;
-        self.attributes_held.set(self.candidate.attributes.len() as u64);
         (self.written, self.has_untold_writes) = (Written::default(), false);
         self.killable.rename(&self.kind.account.user);
         self.begin(&state);

@@ -129,11 +129,10 @@ async fn open(
     };
     let ClientLoggedIn { stream, first, candidate, sequence } = logged_in;
     let kind = ConnectionKind::of(&candidate);
-    let attributes_held = Held::new(&worker.buffers);
-    attributes_held.set(candidate.attributes.len() as u64);
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let killable = Killable::new(connection_id, &candidate.account.user, &pool.shared.config.name, waker);
     let mut session = Box::new(Session {
+        attributes_held: Held::new(&worker.buffers),
         worker,
         slot,
         client,
@@ -144,7 +143,6 @@ async fn open(
         is_now_fresh: false,
         killable,
         candidate,
-        attributes_held,
         kind,
         facts: SessionFacts::default(),
         status: StatusFlags::AUTOCOMMIT,

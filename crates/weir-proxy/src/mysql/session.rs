@@ -280,7 +280,7 @@ impl Session {
         if self.attached.is_none() && self.buffer.is_none() { End::Done } else { End::ClientClosed }
     }
 
-    /// Gets more room for a packet once there is none left, up to the limit: twice as much as has come, since a
+    /// Gets more room for a packet once there is none left, up to the limit: twice as much as has come, for a
     /// client that announces a long command may never send it.
     fn grow(&mut self, incoming: &Incoming) -> Result<(), End> {
         let most = match incoming.packet_bytes() {
@@ -522,6 +522,7 @@ impl Session {
         (self.refused, self.is_made_read_only, self.has_left_rows) = (None, false, false);
         self.statements.clear();
         self.has_lost_transaction = false;
+        self.attributes_held.set(self.candidate.attributes.len() as u64);
     }
 
     /// Updates what a prepared statement has bound to the session's connection.
