@@ -278,9 +278,9 @@ fn b19_requests_that_are_given_up_all_at_once_are_broken_off_a_few_at_a_time() {
     assert_eq!(server.receives_the_end().0.unwrap_or(0), 0);
 }
 
-/// Serves as servers on Netty do, up to the end of the connection: more than 200 resets in 30 s end it, whether
-/// the requests were answered or not. An answer ends when its request does, and otherwise not at all. Counts
-/// the resets, and those of connections that it has ended.
+/// Serves as servers on Netty do, up to the end of the connection: more than 200 resets in 30 s end it,
+/// whether the requests were answered or not. An answer ends when its request does, and otherwise not at all.
+/// Counts the resets, and the connections that it has ended.
 fn bears_few_resets(mut server: Http2, [resets, ended]: [Arc<AtomicUsize>; 2]) {
     const MOST: usize = 200;
     let mut count = 0;

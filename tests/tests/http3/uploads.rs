@@ -128,8 +128,8 @@ fn b27_content_under_way_goes_on_once_content_that_nobody_reads_is_given_up() {
     assert_eq!(origin.connections(), 1);
 }
 
-/// `STOP_SENDING` was noticed only when there was something to send: the exchange, its memory and its place at
-/// a backend lasted until `timeout.client_body`.
+/// `STOP_SENDING` was noticed only when there was something to send: the exchange, its memory and its place
+/// at a backend lasted until `timeout.client_body`.
 #[test]
 fn a_client_that_stops_the_answer_and_leaves_its_upload_open_ends_the_exchange() {
     let buffer = "[pool.app]\nbuffer = { requests = \"64KiB\" }";

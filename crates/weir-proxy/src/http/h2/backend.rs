@@ -20,7 +20,7 @@ use weir_io::wait::{WaitError, timed_out};
 
 use crate::backends::{Connection, OpenCount};
 use crate::http::h2::awaiting::Awaiting;
-use crate::http::h2::connections::{BackendConnection, BackendConnections, StreamSlot};
+use crate::http::h2::connections::{BackendConnection, BackendConnections, STREAM_WINDOW_BYTES, StreamSlot};
 use crate::http::h2::heard::Heard;
 use crate::http::h2::presence::{Finding, Presence};
 use crate::http::h2::resets::Resets;
@@ -28,10 +28,9 @@ use crate::http::h2::send_window::SendWindow;
 use crate::http::h2::stream::Stream as RequestStream;
 use crate::http::h2::wire::Wire;
 
-/// Bytes that a backend may send of one response before the client has taken any of it.
-pub(super) const STREAM_WINDOW_BYTES: u32 = 256 << 10;
-/// The same for all responses of a connection together: large enough that each can fill its own window.
-/// Otherwise clients that read slowly would hold up all others whose responses come over the same connection.
+/// Bytes that a backend may send of all responses of a connection together: large enough that each can fill
+/// its own window. Otherwise clients that read slowly would hold up all others whose responses come over the
+/// same connection.
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 30;
 /// Memory that small frames of content on a connection may take in addition to their content until somebody
 /// takes it: 256 bytes for each frame, less its content. Beyond this the connection ends for all who share

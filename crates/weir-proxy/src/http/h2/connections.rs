@@ -17,6 +17,8 @@ use crate::http::h2::send_window::SendWindow;
 use crate::http::h2::small_frames::SMALL_BYTES;
 use crate::http::shared_connections::SharedConnections;
 
+/// Bytes that a backend may send of one response before the client has taken any of it.
+pub(super) const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 /// Longest time for a backend to send its settings (RFC 9113 §3.4: they come first). It is shorter if the
 /// requests that wait for the settings have less time for a connection.
 pub const SETTINGS_PATIENCE: Duration = Duration::from_secs(1);

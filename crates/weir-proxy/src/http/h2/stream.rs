@@ -22,8 +22,7 @@ use weir_http::{Field, Limits, Method, ResponseHead, StreamError, TrailerLimits,
 use weir_io::buffers::{Buffer, Held};
 use weir_io::clock;
 
-use crate::http::h2::backend::STREAM_WINDOW_BYTES;
-use crate::http::h2::connections::StreamSlot;
+use crate::http::h2::connections::{STREAM_WINDOW_BYTES, StreamSlot};
 use crate::http::h2::head;
 use crate::http::h2::wire::Watched;
 
