@@ -245,9 +245,9 @@ impl Stream {
         }
     }
 
-    /// Receives once into the free room of `buffer`, which must not be full, if a plain connection is known to
-    /// be ready. Otherwise `Pending`, and no waker is registered. For a task that its waker has just woken:
-    /// most likely the bytes are there.
+    /// Receives once into the free room of `buffer`, which must not be full, if this is a plain connection
+    /// that is known to be ready. Otherwise `Pending`, and no waker is registered. For a task that its waker
+    /// has just woken: most likely the bytes are there.
     #[inline]
     pub fn receive_now(&mut self, buffer: &mut Buffer) -> Poll<io::Result<usize>> {
         match &self.0 {

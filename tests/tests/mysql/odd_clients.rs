@@ -175,7 +175,7 @@ fn a_command_that_a_client_only_announces_takes_no_room() {
     for client in &mut odd {
         client.sends_bytes(&[&head, begun].concat()).expect("sent");
     }
-    until_in_use(&weir, |bytes| bytes >= (20 * 16 << 10) as f64);
+    until_in_use(&weir, |bytes| bytes >= ((20 * 16) << 10) as f64);
     let in_use = weir.metric("weir_memory_in_use_bytes", &[]);
     assert!(in_use < (20 * ANNOUNCED_BYTES / 10) as f64, "{in_use} bytes");
     for client in &mut odd {

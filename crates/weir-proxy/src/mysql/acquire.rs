@@ -46,8 +46,7 @@ impl Attached {
         attached
     }
 
-    /// For a server that was just chosen in this role. It is the primary if that was wanted, as it was when it
-    /// was chosen.
+    /// For a server that was just chosen in this role: it is the primary if that was wanted.
     #[inline]
     fn chosen_as(
         role: WantedRole,

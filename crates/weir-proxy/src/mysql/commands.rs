@@ -1,6 +1,7 @@
 //! How a session handles each command of its client.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 
 use weir_io::clock;
 use weir_io::stream::Stream;
@@ -18,6 +19,7 @@ use weir_state::hidden;
 use weir_stats::table::End;
 
 use super::acquire::Whose;
+use super::at_once::{AtOnce, Otherwise};
 use super::confirm::Confirming;
 use super::failure::{self, Refusal};
 use super::fitting::CollationTold;
@@ -25,7 +27,7 @@ use super::kill::KillGoes;
 use super::login::{self, Candidate, LoginTerms};
 use super::own::{self, Own};
 use super::server::ConnectionKind;
-use super::session::{Incoming, Session, wanted_role};
+use super::session::{EXECUTE, Incoming, Session, wanted_role};
 use super::statement::{Attempted, Losses, Running};
 use super::upload::Beginning;
 use super::written::Written;
@@ -43,6 +45,38 @@ pub enum BehindLoss {
 }
 
 impl Session {
+    /// Serves commands until the session ends.
+    pub async fn run(&mut self) -> End {
+        loop {
+            let mut at_once = AtOnce::default();
+            let otherwise = poll_fn(|context| self.poll_at_once(context, &mut at_once)).await;
+            let served = match *otherwise {
+                Otherwise::Waited(wait) => self.end_wait(wait).await,
+                Otherwise::Received => self.serve_next().await,
+                Otherwise::Query(running) => self.run_query(running).await,
+                Otherwise::Execution(incoming, execution) => self.run_execution(incoming, execution).await,
+                Otherwise::Unsent(rest) => self.send_behind(self.now, &rest).await,
+                Otherwise::Over(end) => Err(end),
+            };
+            if let Err(end) = served {
+                return self.tell_what_broke(end).await;
+            }
+        }
+    }
+
+    /// Serves the command whose beginning was received.
+    async fn serve_next(&mut self) -> Result<(), End> {
+        let incoming = self.next_command().await?;
+        if incoming.header.sequence != 0 {
+            // A server would end the connection that it came on, which others share.
+            return self.refuse(0, Refusal::out_of_order()).await;
+        }
+        match incoming.command {
+            Some(EXECUTE) => self.execute(incoming).await,
+            _ => self.serve(incoming).await,
+        }
+    }
+
     /// Runs a COM_QUERY.
     ///
     /// # Errors

@@ -24,7 +24,6 @@ use weir_mysql::{LeftBehind, OpenTransaction, ReadsBack, SessionFacts, SplitAcce
 use weir_stats::table::End;
 
 use super::acquire::Attached;
-use super::at_once::{AtOnce, Otherwise};
 use super::attach::ServerError;
 use super::compress;
 use super::failure::Refusal;
@@ -164,40 +163,8 @@ impl Incoming {
 }
 
 impl Session {
-    /// Serves commands until the session ends.
-    pub async fn run(&mut self) -> End {
-        loop {
-            let mut at_once = AtOnce::default();
-            let otherwise = poll_fn(|context| self.poll_at_once(context, &mut at_once)).await;
-            let served = match *otherwise {
-                Otherwise::Waited(wait) => self.end_wait(wait).await,
-                Otherwise::Received => self.serve_next().await,
-                Otherwise::Query(running) => self.run_query(running).await,
-                Otherwise::Execution(incoming, execution) => self.run_execution(incoming, execution).await,
-                Otherwise::Unsent(rest) => self.send_behind(self.now, &rest).await,
-                Otherwise::Over(end) => Err(end),
-            };
-            if let Err(end) = served {
-                return self.tell_what_broke(end).await;
-            }
-        }
-    }
-
-    /// Serves the command whose beginning was received.
-    async fn serve_next(&mut self) -> Result<(), End> {
-        let incoming = self.next_command().await?;
-        if incoming.header.sequence != 0 {
-            // A server would end the connection that it came on, which others share.
-            return self.refuse(0, Refusal::out_of_order()).await;
-        }
-        match incoming.command {
-            Some(EXECUTE) => self.execute(incoming).await,
-            _ => self.serve(incoming).await,
-        }
-    }
-
     /// Sends an error to the client if the session ends because its compressed packets are invalid.
-    async fn tell_what_broke(&mut self, end: End) -> End {
+    pub async fn tell_what_broke(&mut self, end: End) -> End {
         if !matches!(end, End::ClientClosed | End::Done) || self.candidate.compression.is_none() {
             return end;
         }
@@ -240,7 +207,7 @@ impl Session {
     }
 
     /// Waits until the next command is complete, or as much of it as is buffered.
-    async fn next_command(&mut self) -> Result<Incoming, End> {
+    pub async fn next_command(&mut self) -> Result<Incoming, End> {
         loop {
             if let Some(incoming) = Incoming::of(self.received()) {
                 let enough = if incoming.command == Some(EXECUTE) { EXECUTE_FRONT_BYTES } else { LARGE };
@@ -334,7 +301,7 @@ impl Session {
     }
 
     /// Handles the end of a wait. Err is the end of the session.
-    async fn end_wait(&mut self, wait: Wait) -> Result<(), End> {
+    pub async fn end_wait(&mut self, wait: Wait) -> Result<(), End> {
         let is_between = self.buffer.is_none();
         match wait {
             Wait::Speaks => {}
