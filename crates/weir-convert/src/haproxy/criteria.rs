@@ -50,7 +50,7 @@ fn is_of_request(sample: &str) -> bool {
         let rest = name.strip_prefix(*family);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_') || family.ends_with('.'))
     };
-    name == "pathq" || (families.iter().any(|family| is_of(family)) && !kept.contains(&name))
+    name == "pathq" || (families.iter().any(is_of) && !kept.contains(&name))
 }
 
 const METHODS: &[&str] = &["str", "beg", "end", "sub", "dir", "dom", "reg", "len", "cnt", "ip", "val"];
