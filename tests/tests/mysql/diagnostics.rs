@@ -93,3 +93,37 @@ fn warnings_behind_a_refusal_of_weirs_own_are_that() {
         assert!(session.does("SHOW WARNINGS").rows().is_empty(), "{listener}: gone behind another statement");
     }
 }
+
+/// It was told the count of the read, -1, once others had used the connection.
+#[test]
+fn behind_a_read_an_empty_statement_has_a_count_of_its_own() {
+    let pair = pair();
+    let weir = before(&pair);
+    let mut sessions = [client(&weir, "writes"), client(&weir, "writes")];
+    for session in &mut sessions {
+        assert_eq!(code(&session.asks("SELECT 2 ; /* last */")), None);
+    }
+    for session in &mut sessions {
+        let told = session.asks("SELECT ROW_COUNT()");
+        assert!(code(&told) == Some(1105) || told.value() == "0", "{told}");
+    }
+}
+
+/// Weir took what it had added for nothing, and a read of its own in between took it away.
+#[test]
+fn a_condition_that_does_not_exist_is_told_of_behind_get_diagnostics() {
+    let pair = pair();
+    let weir = before(&pair);
+    let [mut session, mut other] = [client(&weir, "writes"), client(&weir, "writes")];
+    session.does("SELECT 1");
+    other.does("SELECT 1");
+    session.does("GET DIAGNOSTICS CONDITION 1 @code = MYSQL_ERRNO");
+    let told = session.asks("GET DIAGNOSTICS @number = NUMBER, @count = ROW_COUNT");
+    assert_eq!(code(&told), Some(1105), "the read was elsewhere: {told}");
+    let mut session = client(&weir, "writes");
+    session.does("SELECT 1");
+    session.does("GET DIAGNOSTICS CONDITION 1 @code = MYSQL_ERRNO");
+    session.does("GET DIAGNOSTICS @number = NUMBER, @count = ROW_COUNT");
+    assert_eq!(session.does("SHOW COUNT(*) ERRORS").value(), "1");
+    assert_eq!(session.does("SELECT @number").value(), "1");
+}

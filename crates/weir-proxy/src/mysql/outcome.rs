@@ -38,6 +38,8 @@ pub struct Outcome {
     pub prepared: Option<PreparedStatement>,
     /// Whether it had a result set, even an empty one.
     pub has_rows: bool,
+    /// Whether its last result was one. Behind a semicolon, even a comment alone has a result of its own.
+    pub ends_in_rows: bool,
 }
 
 impl Outcome {
@@ -123,7 +125,8 @@ impl Outcome {
     ) -> Option<Vec<u8>> {
         match end {
             AnswerEnd::Ok(ok) => {
-                self.has_rows |= first == EOF;
+                self.ends_in_rows = first == EOF;
+                self.has_rows |= self.ends_in_rows;
                 self.status = Some(ok.status);
                 self.has_warnings |= ok.warnings > 0;
                 if ok.insert_id != 0 {
@@ -151,7 +154,7 @@ impl Outcome {
             AnswerEnd::Eof(eof) => {
                 self.status = Some(eof.status);
                 self.has_warnings |= eof.warnings > 0;
-                self.has_rows = true;
+                (self.has_rows, self.ends_in_rows) = (true, true);
                 None
             }
             AnswerEnd::Err(error) => {

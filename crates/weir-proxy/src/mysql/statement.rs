@@ -481,13 +481,16 @@ impl Session {
                 self.here |= ReadsBack::ROW_COUNT;
                 let is_read = matches!(verdict.kind, StatementKind::Select | StatementKind::Show);
                 self.has_left_rows =
-                    is_read && outcome.has_rows && outcome.error.is_none() && !running.asks_cursor;
+                    is_read && outcome.ends_in_rows && outcome.error.is_none() && !running.asks_cursor;
             }
-            // Statements that show diagnostics leave them as they are.
+            // Statements that show diagnostics leave them as they are, but for what GET DIAGNOSTICS adds if a
+            // condition does not exist, without an error.
             let only_shows = verdict.reads_back.has(ReadsBack::WARNINGS)
                 && matches!(verdict.kind, StatementKind::Show | StatementKind::Diagnostics);
             if !only_shows || outcome.error.is_some() {
                 (self.is_without_warnings, self.refused) = (!outcome.has_warnings, None);
+            } else {
+                self.is_without_warnings &= !outcome.has_warnings;
             }
         }
         if outcome.is_replaced {
