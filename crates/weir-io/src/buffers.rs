@@ -63,6 +63,26 @@ pub struct BudgetUse {
     pub largest: Option<(IpAddr, u64)>,
 }
 
+impl WorkerBuffers {
+    /// Whether somebody who has `own_bytes` may have `size` more. It may have `shares` of a client, and when
+    /// memory runs short no more than what is left of three quarters of the budget, but always `least_bytes`:
+    /// so those who hold most are refused first, and however many clients take what they can, something is
+    /// left for one that holds little.
+    ///
+    /// Source: Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches",
+    /// 1998, with a factor of 1.
+    fn has_share(&self, own_bytes: u64, size: usize, shares: u64, least_bytes: u64) -> bool {
+        let (budget, share) = (self.budget_bytes.get(), self.client_bytes.get());
+        if share >= budget {
+            return true;
+        }
+        let left = (budget - budget / 4).saturating_sub(self.in_use_bytes.get());
+        let limit = share.saturating_mul(shares).min(left).max(least_bytes);
+        let most = if size > SMALL { limit - limit / 8 } else { limit };
+        own_bytes + size as u64 <= most
+    }
+}
+
 impl Buffers {
     /// Hands out at most `budget_bytes` at once, and as much to a single client.
     pub fn new(budget_bytes: u64) -> Rc<Buffers> {
@@ -142,22 +162,10 @@ impl Buffers {
         self.own_bytes.get() + more <= CLIENT_LEAST
     }
 
-    /// Whether the client may have `size` more bytes. It may have its share, and when memory runs short no
-    /// more than what is left of three quarters of the budget: so those who hold most are refused first, and
-    /// however many clients take what they can, something is left for one that holds little.
-    ///
-    /// Source: Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches",
-    /// 1998, with a factor of 1.
+    /// Whether the client may have `size` more bytes.
     #[inline(never)]
     fn has_share(&self, size: usize) -> bool {
-        let (budget, share) = (self.all.budget_bytes.get(), self.all.client_bytes.get());
-        if self.client.is_none() || share >= budget {
-            return true;
-        }
-        let left = (budget - budget / 4).saturating_sub(self.all.in_use_bytes.get());
-        let limit = share.min(left);
-        let most = if size > SMALL { limit - limit / 8 } else { limit };
-        self.own_bytes.get() + size as u64 <= most
+        self.client.is_none() || self.all.has_share(self.own_bytes.get(), size, 1, 0)
     }
 
     /// Whether all clients of the site may have `size` more bytes together.

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::net::IpAddr;
 use std::rc::{Rc, Weak};
 
-use super::{SMALL, WorkerBuffers};
+use super::WorkerBuffers;
 
 /// All clients of a site together may have as much as so many of them.
 const SHARES: u64 = 2;
@@ -31,17 +31,10 @@ impl EndSite {
         site
     }
 
-    /// Whether clients of the site may have `size` more bytes in all: the same as for one client, but for the
-    /// numbers.
+    /// Whether clients of the site may have `size` more bytes in all.
     pub(super) fn has_share(&self, size: usize) -> bool {
-        let (budget, share) = (self.all.budget_bytes.get(), self.all.client_bytes.get());
-        if share >= budget {
-            return true;
-        }
-        let left = (budget - budget / 4).saturating_sub(self.all.in_use_bytes.get());
-        let limit = share.saturating_mul(SHARES).min(left).max(budget / LEAST_PART);
-        let most = if size > SMALL { limit - limit / 8 } else { limit };
-        self.own_bytes.get() + size as u64 <= most
+        let least_bytes = self.all.budget_bytes.get() / LEAST_PART;
+        self.all.has_share(self.own_bytes.get(), size, SHARES, least_bytes)
     }
 
     pub(super) fn take(&self, bytes: u64) {
