@@ -95,11 +95,12 @@ fn a_backend_is_told_other_values_and_a_field_without_one_is_left_out() {
         "#;
     let weir = before(&backend, rules, r#"sticky = { cookie = "weir", hidden = true }"#);
     let head = "GET / HTTP/1.1\r\nhost: a\r\nReferer: https://shop.example/x\r\nCookie: a=1; weir=zz; token=t; b=2\r\n\
-        X-Tags: a, secret-b,c\r\nx-tags: secret\r\n\r\n";
+        X-Tags: a, secret-b,c\r\nx-tags: secret\r\nX_Tags: secret, d\r\n\r\n";
     let fields = asked(&weir, &backend, head);
     assert_eq!(fields.all("referer"), ["http://app.internal/x"]);
     assert_eq!(fields.all("cookie"), ["a=1; token=gone; b=2"]);
     assert_eq!(fields.all("x-tags"), ["a, c"], "the second line has nothing left");
+    assert_eq!(fields.all("x_tags"), ["d"], "backends may take it for the same field");
     let untouched = asked(&weir, &backend, "GET / HTTP/1.1\r\nhost: a\r\nReferer: http://other/\r\n\r\n");
     assert_eq!(untouched.all("referer"), ["http://other/"]);
 }
@@ -140,6 +141,35 @@ fn a29_an_address_with_two_slashes_leads_to_no_other_site() {
         let head = format!("GET /go HTTP/1.1\r\nhost: a\r\nx-path: {path}\r\n\r\n");
         assert_eq!(ask(&weir, &head).fields.all("location"), ["/evil.example/"], "{path}");
     }
+}
+
+#[test]
+fn a29_what_a_client_writes_at_the_beginning_of_an_address_leads_to_no_other_site() {
+    let rules = r#"
+        pool = "app"
+        replace_response_header = { name = "location", match = "*", to = "$path?there" }
+        "#;
+    let backend = redirecting();
+    let weir = before(&backend, rules, "");
+    for path in ["//evil.example/go", "///evil.example/go"] {
+        let fields = ask(&weir, &format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n")).fields;
+        assert_eq!(fields.all("location"), ["/evil.example/go?there"], "{path}");
+    }
+}
+
+#[test]
+fn a_cookie_keeps_what_its_name_promises_to_browsers() {
+    let backend = Backend::serving(|_, wire| {
+        let cookies = ["__Host-a=1; Path=/; Secure", "__Secure-b=1; Path=/; Secure", "c=1; Path=/; Secure"];
+        wire.answers(200, &cookies.map(|cookie| ("set-cookie", cookie)), "ok");
+        After::Keep
+    });
+    let rules =
+        "pool = \"app\"\nresponse_cookie = { path = { match = \"/*\", to = \"/shop/\" }, secure = false }";
+    let weir = before(&backend, rules, "");
+    let fields = ask(&weir, "GET / HTTP/1.1\r\nhost: a\r\n\r\n").fields;
+    let expected = ["__Host-a=1; Path=/; Secure", "__Secure-b=1; Path=/shop/; Secure", "c=1; Path=/shop/"];
+    assert_eq!(fields.all("set-cookie"), expected);
 }
 
 #[test]

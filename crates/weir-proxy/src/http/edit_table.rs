@@ -165,7 +165,7 @@ impl EditTable {
             let marks = self.listener.http().marks;
             let forwarded: &[&str] = if marks.forwarded { &[] } else { &["forwarded"] };
             Edits {
-                request: Side::compile(&merged.request, marks.via, forwarded, &[]),
+                request: Side::compile(&merged.request, true, marks.via, forwarded, &[]),
                 response: None,
                 host: pool.and_then(|pool| pool.backend_host.clone()),
             }
@@ -182,8 +182,8 @@ impl EditTable {
             let of_others = self.told_by_others(route, pool);
             let taken: Vec<&str> = forwarded.into_iter().chain(password).chain(of_others).collect();
             Edits {
-                request: Side::compile(&merged.request, marks.via, &taken, &to_backend),
-                response: Side::compile(&merged.response, marks.via, &[], &to_client),
+                request: Side::compile(&merged.request, true, marks.via, &taken, &to_backend),
+                response: Side::compile(&merged.response, false, marks.via, &[], &to_client),
                 host: self.host(route, pool).cloned(),
             }
         })
@@ -283,7 +283,13 @@ fn implied(http: &weir_config::Http) -> Headers {
 impl Side {
     /// Drops the fields that others sent by the names `taken`. The fields `of_user`, which come from
     /// authentication, replace all that others sent, and that rules set, by these names.
-    fn compile(merged: &MergedSide, writes_via: bool, taken: &[&str], of_user: &[&str]) -> Option<Side> {
+    fn compile(
+        merged: &MergedSide,
+        is_request: bool,
+        writes_via: bool,
+        taken: &[&str],
+        of_user: &[&str],
+    ) -> Option<Side> {
         // Each `set-cookie` line is a cookie of its own, so none replaces another.
         let replaced = of_user.iter().copied().filter(|name| *name != "set-cookie");
         let names = merged.dropped.iter().map(|(name, _)| name.as_str()).chain(taken.iter().copied());
@@ -292,7 +298,7 @@ impl Side {
         if !writes_via {
             dropped = dropped.leaving_via();
         }
-        let values = Replacing::compile(merged).map(Box::new);
+        let values = Replacing::compile(merged, is_request).map(Box::new);
         if dropped.is_empty() && merged.new.is_empty() && of_user.is_empty() && values.is_none() {
             return None;
         }

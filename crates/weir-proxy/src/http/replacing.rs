@@ -24,6 +24,9 @@ pub(super) struct Replacing {
     cookies: Box<[Box<[OneCookie]>]>,
     /// Bit n is set if rules are about a field whose name has n bytes, modulo 64.
     lengths: u64,
+    /// Whether a field with `_` in place of `-` is meant too: backends may read one as the other (threat
+    /// A24).
+    folds: bool,
     /// What is filled in for each request, in this order.
     filled: Box<[FilledValue]>,
 }
@@ -44,7 +47,8 @@ struct OneValue {
     to: Becomes,
     each_value: bool,
     last: bool,
-    is_address: bool,
+    /// Whether the value is an address that stays on its site if it becomes a path.
+    stays: bool,
 }
 
 /// A rule about cookies.
@@ -76,8 +80,8 @@ struct FilledValue {
 }
 
 impl Replacing {
-    /// `None` if there are no rules.
-    pub fn compile(merged: &MergedSide) -> Option<Replacing> {
+    /// `None` if there are no rules. Those about requests apply to fields with `_` in place of `-` too.
+    pub fn compile(merged: &MergedSide, is_request: bool) -> Option<Replacing> {
         if merged.values.is_empty() {
             return None;
         }
@@ -106,7 +110,8 @@ impl Replacing {
         let names = fields.iter().map(|field| field.name.len());
         let names = names.chain((!cookies.is_empty()).then_some(SET_COOKIE.len()));
         let lengths = names.fold(0, |lengths, length| lengths | 1 << (length & 63));
-        Some(Replacing { fields: fields.into(), cookies: cookies.into(), lengths, filled: filled.into() })
+        let (fields, cookies, filled) = (fields.into(), cookies.into(), filled.into());
+        Some(Replacing { fields, cookies, lengths, folds: is_request, filled })
     }
 
     /// Fills in what the rules need to know of a request.
@@ -126,7 +131,7 @@ impl ReplaceValues for Replacing {
         if self.lengths >> (name.len() & 63) & 1 == 0 {
             return ReplacedValue::Same;
         }
-        let field = self.fields.iter().find(|field| field.name.eq_ignore_ascii_case(name));
+        let field = self.fields.iter().find(|field| is_name(&field.name, name, self.folds));
         let mut new: Option<Vec<u8>> = None;
         for rules in field.into_iter().flat_map(|field| &field.owners) {
             new = first(rules, new.as_deref().unwrap_or(value), filled_in).or(new);
@@ -152,13 +157,15 @@ impl OneValue {
         let is_address = matches!(rule.name.as_str(), "location" | "content-location");
         let to = Becomes::of(&rule.to, is_address, filled);
         let matching = rule.matching.clone();
-        OneValue { matching, to, each_value: rule.each_value, last: rule.last, is_address }
+        // The operator may name another site; what is filled in may not.
+        let stays = is_address && !rule.to.as_written().starts_with("//");
+        OneValue { matching, to, each_value: rule.each_value, last: rule.last, stays }
     }
 
     fn of_attribute(rule: &AttributeRule, in_any_case: bool, filled: &mut Vec<FilledValue>) -> OneValue {
         let matching = if in_any_case { rule.matching.in_any_case() } else { rule.matching.clone() };
         let to = Becomes::of(&rule.to, false, filled);
-        OneValue { matching, to, each_value: false, last: true, is_address: false }
+        OneValue { matching, to, each_value: false, last: true, stays: false }
     }
 
     /// Appends what becomes of a value; false, and nothing is appended, if the rule is not about it.
@@ -170,7 +177,10 @@ impl OneValue {
                 filled_in.split(|byte| *byte == END).nth(*number).unwrap_or_default()
             }
         };
+        let mut stays = self.stays;
         if let Some(part) = self.matching.part_in(value) {
+            // Another site that the backend itself names, and behind which something changes, stays that.
+            stays &= part.start < 2 || !value.starts_with(b"//");
             out.extend_from_slice(value.get(..part.start).unwrap_or_default());
             put_groups(to, None, value, out);
             out.extend_from_slice(value.get(part.end..).unwrap_or_default());
@@ -182,7 +192,7 @@ impl OneValue {
             return false;
         }
         clean_field_value(out, start);
-        if self.is_address && !to.starts_with(b"//") {
+        if stays {
             stay_on_site(out, start);
         }
         true
@@ -224,13 +234,14 @@ impl OneCookie {
     fn applied(&self, value: &[u8], filled_in: &[u8]) -> Vec<u8> {
         let mut parts = value.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
         let mut new = parts.next().unwrap_or_default().to_vec();
+        let (of_host, of_secure) = (has_prefix(&new, b"__host-"), has_prefix(&new, b"__secure-"));
         let (mut is_secure, mut is_http_only, mut has_site) = (false, false, false);
         for part in parts.filter(|part| !part.is_empty()) {
             let (name, text) = attribute(part);
             let is = |other: &[u8]| name.eq_ignore_ascii_case(other);
             is_secure |= is(b"secure");
             is_http_only |= is(b"httponly");
-            let is_dropped = (is(b"secure") && self.secure == Some(false))
+            let is_dropped = (is(b"secure") && self.secure == Some(false) && !of_host && !of_secure)
                 || (is(b"httponly") && self.http_only == Some(false));
             if is_dropped {
                 continue;
@@ -243,7 +254,7 @@ impl OneCookie {
             }
             let becomes = match name {
                 _ if is(b"domain") => self.of_domain(text, filled_in),
-                _ if is(b"path") => first(&self.path, text, filled_in),
+                _ if is(b"path") && !of_host => first(&self.path, text, filled_in),
                 _ => None,
             };
             match becomes.as_deref().map(until_semicolon) {
@@ -287,6 +298,15 @@ impl Becomes {
     }
 }
 
+/// Whether a field has this name, which is in lower case; if it `folds`, `_` and `-` are equal.
+fn is_name(name: &[u8], of_field: &[u8], folds: bool) -> bool {
+    let same = |own: u8, other: u8| match other {
+        b'_' | b'-' if folds => matches!(own, b'_' | b'-'),
+        _ => own == other.to_ascii_lowercase(),
+    };
+    name.len() == of_field.len() && name.iter().zip(of_field).all(|(own, other)| same(*own, *other))
+}
+
 /// What the first rule that is about a value makes of it, and those behind it if it is not the last one.
 fn first(rules: &[OneValue], value: &[u8], filled_in: &[u8]) -> Option<Vec<u8>> {
     let mut new: Option<Vec<u8>> = None;
@@ -314,6 +334,12 @@ fn cookie(rules: &[OneCookie], value: &[u8], filled_in: &[u8]) -> Option<Vec<u8>
     let (name, _) = attribute(pair);
     let rule = rules.iter().find(|rule| rule.name.as_ref().is_none_or(|pattern| pattern.matches(name)))?;
     Some(rule.applied(value, filled_in))
+}
+
+/// Whether a cookie's name begins so, in any case: browsers throw it away without the attributes that this
+/// promises (draft-ietf-httpbis-rfc6265bis section 4.1.3).
+fn has_prefix(cookie: &[u8], prefix: &[u8]) -> bool {
+    cookie.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
 }
 
 /// Name and value of an attribute, without the space around them; the value is empty if there is none.
@@ -410,7 +436,7 @@ mod tests {
         let config = weir_config::parse("a.toml", &text).unwrap_or_else(|report| panic!("{report}"));
         let headers: &Headers = &config.listeners[0].http().headers;
         let merged = MergedHeaders::of([(RuleOf::Listener, headers)]);
-        Replacing::compile(&merged.response).expect("rules")
+        Replacing::compile(&merged.response, false).expect("rules")
     }
 
     struct Host;
@@ -420,6 +446,7 @@ mod tests {
             match variable {
                 Variable::Host => out.extend_from_slice(b"shop.test"),
                 Variable::Path => out.extend_from_slice(b"/a; secure\x00\x01\r\nb"),
+                Variable::Query => out.extend_from_slice(b"//evil.test/"),
                 _ => {}
             }
         }
@@ -443,6 +470,10 @@ mod tests {
         { name = "link", match = "~<http://app/(.*)>(.*)", to = "<https://$host/$1>$2", each_value = true },
         { name = "x-gone", match = "*secret*", to = "" },
         { name = "x-gone", match = "~(.*)", to = "[$1]" },
+        { name = "location", match = "*/old/*", to = "/new/" },
+        { name = "content-location", match = "/own", to = "$query" },
+        { name = "content-location", match = "/root", to = "/$query" },
+        { name = "content-location", match = "/away", to = "//$host/$query" },
         { name = "x-both", match = "a*", to = "b", last = false },
         { name = "x-both", match = "bb*", to = "c" },
         { name = "x-both", match = "*", to = "never" },
@@ -454,6 +485,7 @@ mod tests {
         assert_eq!(location("http://app:8080/a?b=1"), "/a?b=1");
         assert_eq!(location("http://img.internal:81/x"), "https://img.shop.test/x");
         assert_eq!(location("http://other/"), "http://other/");
+        assert_eq!(location("//cdn.test/old/x"), "//cdn.test/new/x");
         assert_eq!(told(LOCATION, "x-other", "http://app:8080/").unwrap(), "http://app:8080/");
         assert_eq!(told(LOCATION, "x-gone", "a secret b").as_deref(), Some("a  b"));
         assert_eq!(told(LOCATION, "x-gone", "secret"), None);
@@ -468,6 +500,9 @@ mod tests {
         {
             assert_eq!(told(LOCATION, "location", value).as_deref(), Some("/evil.test/"));
         }
+        let filled_in = |value: &str| told(LOCATION, "content-location", value).unwrap();
+        assert_eq!((filled_in("/own"), filled_in("/root")), ("/evil.test/".into(), "/evil.test/".into()));
+        assert_eq!(filled_in("/away"), "//shop.test///evil.test/");
     }
 
     #[test]
@@ -497,6 +532,15 @@ mod tests {
         assert_eq!(cookie("s=1; Secure; SameSite=None; domain=b"), "s=1; Secure; SameSite=Lax; HttpOnly");
         assert_eq!(cookie("plain=1; secure; HttpOnly; SameSite=None; Max-Age=5"), "plain=1; Max-Age=5");
         assert_eq!(cookie("other=1; Secure"), "other=1; Secure");
+    }
+
+    #[test]
+    fn a_cookie_keeps_the_attributes_that_its_name_promises() {
+        let rules = r#"response_cookie = { path = { match = "*", to = "/shop/" }, secure = false }"#;
+        let cookie = |value: &str| told(rules, "set-cookie", value).unwrap();
+        assert_eq!(cookie("__Host-a=1; Path=/; Secure"), "__Host-a=1; Path=/; Secure");
+        assert_eq!(cookie("__secure-a=1; Path=/; Secure"), "__secure-a=1; Path=/shop/; Secure");
+        assert_eq!(cookie("__Hosta=1; Path=/; Secure"), "__Hosta=1; Path=/shop/");
     }
 
     #[test]
