@@ -56,7 +56,7 @@ pub use h1::target::is_host;
 pub use h1::{Progress, parse_request, parse_response};
 pub use identity::{ClientIdentity, write_address};
 pub use known::KnownHeader;
-pub use limits::{Limits, TrailerLimits};
+pub use limits::{InterimAllowance, Limits, TrailerLimits};
 pub use message::{Field, Method, RequestHead, ResponseHead, Span, TargetForm, Version};
 pub use own::{ErrorForm, OwnAnswer, OwnResponse, continue_fields};
 pub use scheme::Scheme;

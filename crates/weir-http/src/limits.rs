@@ -24,9 +24,11 @@ pub struct Limits {
     pub trailer_bytes: usize,
     /// Most trailer lines of a request. 431.
     pub trailer_count: usize,
-    /// Most interim (1xx) responses before the final one. The proxy counts them; the client gets a 502 if a
-    /// backend exceeds it.
+    /// Most interim (1xx) responses before the final one. The proxy counts them ([`InterimAllowance`]); the
+    /// client gets a 502 if a backend exceeds it. Frameworks send one for each file of a page.
     pub interim_responses: usize,
+    /// Longest total of their heads, in bytes. If a head may be longer, it is that.
+    pub interim_bytes: usize,
     /// Most empty lines tolerated before a request line (RFC 9112 §2.2 asks for at least one).
     pub leading_empty_lines: usize,
 }
@@ -58,6 +60,30 @@ impl Limits {
     /// (RFC 9114 §4.2.2), and where a decoder should stop.
     pub fn section_bytes(&self) -> usize {
         self.line_bytes() + self.block_bytes() + REQUEST_LINE_OVERHEAD_BYTES
+    }
+}
+
+/// What a backend may still send of interim responses before its final one.
+#[derive(Clone, Copy, Debug)]
+pub struct InterimAllowance {
+    responses: usize,
+    bytes: usize,
+}
+
+impl InterimAllowance {
+    /// All that the limits allow.
+    pub fn of(limits: &Limits) -> InterimAllowance {
+        let bytes = limits.interim_bytes.max(limits.head_bytes());
+        InterimAllowance { responses: limits.interim_responses, bytes }
+    }
+
+    /// Takes a response whose head has so many bytes off; false if it is more than may still come.
+    pub fn take(&mut self, head_bytes: usize) -> bool {
+        let left = self.responses.checked_sub(1).zip(self.bytes.checked_sub(head_bytes));
+        if let Some((responses, bytes)) = left {
+            *self = InterimAllowance { responses, bytes };
+        }
+        left.is_some()
     }
 }
 
@@ -99,7 +125,8 @@ impl Default for Limits {
             chunk_extension_bytes: 4096,
             trailer_bytes: 8192,
             trailer_count: 32,
-            interim_responses: 8,
+            interim_responses: 100,
+            interim_bytes: 512 << 10,
             leading_empty_lines: 2,
         }
     }

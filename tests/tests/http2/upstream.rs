@@ -454,6 +454,36 @@ fn b15_interim_answers_without_end_are_cut_off() {
 }
 
 #[test]
+fn b15_interim_answers_behind_one_that_a_client_does_not_take_are_cut_off_too() {
+    // Each becomes longer than what the kernel holds for the client.
+    let rule = format!(
+        "replace_response_header = {{ name = \"link\", match = \"~^(.*)$\", to = \"{}\" }}",
+        "$1".repeat(1_000)
+    );
+    let listener = format!("timeout = {{ client_body = \"1h\" }}\n{rule}");
+    let config = format!("[runtime]\nworkers = 1\n{}", before_h2(&listener, NO_HEALTH));
+    let backend = ScriptedBackend::start();
+    let weir = Setup::of(&config).with("app", backend.address()).start();
+    let mut slow = weir.client("web");
+    slow.sends("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+    let mut server = accepts(&backend);
+    let first = server.receives_request();
+    let mut other = connect(&weir, b"");
+    asks(&mut other, "GET");
+    let second = server.receives_request();
+    let hint = headers(first, &[(":status", "103"), ("link", &"x".repeat(15_000))], false);
+    server.sends(hint.repeat(60));
+    server.receives(kind::RST_STREAM, first);
+    // Other streams of the connection go on.
+    answers(&mut server, second);
+    assert!(is_hello(&other.outcome_of(1)));
+    let told = slow.receives_to_the_end();
+    let end = String::from_utf8_lossy(&told[told.len().saturating_sub(500)..]).into_owned();
+    assert!(end.contains("\r\n\r\nHTTP/1.1 502 "), "{end}");
+    weir.reaches("weir_ends_total", &[("reason", "bad_response")], 1.0);
+}
+
+#[test]
 fn b15_a_backend_that_allows_one_stream_at_a_time_gets_one_at_a_time() {
     let backend = ScriptedBackend::start();
     let weir = weir_before(&backend);

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use weir_config::PoolProtocol;
+use weir_http::InterimAllowance;
 use weir_http::h1::connection::Busy;
 use weir_io::buffers::Buffer;
 use weir_io::clock;
@@ -18,6 +19,7 @@ use crate::access_log::Spoken;
 use crate::backends::{Chosen, ProxyHeader};
 use crate::http::ask::Call;
 use crate::http::connection::Connection;
+use crate::http::drive;
 use crate::http::exchange::{BackendHeads, Exchange};
 use crate::http::failure::Failure;
 use crate::http::forwarding::Facts;
@@ -81,8 +83,13 @@ impl<R: Recipient> Call<'_, R> {
         if self.facts.expect_continue && self.upload.is_awaited() && !self.exchange.continued {
             self.exchange.continued = true;
             if let Some(stream) = self.recipient.stream() {
-                let sent = reply::send_continue(stream, &self.requester.deadline).await;
+                let left = InterimAllowance::of(self.forwarding.limits());
+                let sending = reply::send_continue(stream, &self.requester.deadline);
+                let (sent, floods) = drive::beside_interim(connection.connection(), left, sending).await;
                 sent.map_err(|error| failed(error.into()))?;
+                if floods {
+                    return Err(failed(Failure::InterimFlood));
+                }
             }
             self.exchange.ledger.note_wait();
         }

@@ -2,10 +2,11 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use weir_http::{Asked, Progress, parse_response};
+use weir_http::{Asked, InterimAllowance, Progress, parse_response};
 use weir_io::buffers::{Buffer, SMALL};
 use weir_io::clock;
 use weir_io::stream::{Duplex as _, Sight};
@@ -39,7 +40,8 @@ impl<R: Recipient> Call<'_, R> {
         self.exchange.response.clear();
         let mut received: Option<Buffer> = None;
         let mut watch = Watch::new(self.requester, self.recipient);
-        let mut interim_count = 0;
+        let mut allowance = InterimAllowance::of(self.forwarding.limits());
+        let mut has_begun = false;
         let mut awaits_client = false;
         loop {
             poll_fn(|context| {
@@ -52,7 +54,7 @@ impl<R: Recipient> Call<'_, R> {
                 if polled.is_ready() {
                     return polled;
                 }
-                if leaves_silent && interim_count == 0 && is_silent(backend) {
+                if leaves_silent && !has_begun && is_silent(backend) {
                     return Poll::Ready(Err(Failure::Empty(Awaited::Backend)));
                 }
                 watch.look(self.requester, self.recipient, self.upload, context)?;
@@ -69,7 +71,7 @@ impl<R: Recipient> Call<'_, R> {
             .await
             .map_err(|failure| match failure {
                 // A backend that has sent an interim response has begun to work on the request.
-                Failure::Empty(awaited) if interim_count > 0 => Failure::BackendClosed(awaited),
+                Failure::Empty(awaited) if has_begun => Failure::BackendClosed(awaited),
                 failure => failure,
             })
             .map_err(|failure| {
@@ -79,11 +81,11 @@ impl<R: Recipient> Call<'_, R> {
             if !self.exchange.response.is_interim() {
                 return Ok(buffer);
             }
-            interim_count += 1;
-            if interim_count > self.forwarding.limits().interim_responses {
+            has_begun = true;
+            if !allowance.take(self.exchange.response.head_bytes()) {
                 return Err(Failure::InterimFlood);
             }
-            self.pass_on(buffer.filled()).await?;
+            self.pass_on(backend, buffer.filled(), allowance).await?;
             if !self.upload.is_awaited() {
                 // An interim response shows that the backend is at work; how many it may send is bounded.
                 let now = clock::now();
@@ -95,20 +97,28 @@ impl<R: Recipient> Call<'_, R> {
         }
     }
 
-    async fn pass_on(&mut self, received: &[u8]) -> Result<(), Failure> {
+    /// Passes an interim response on. Of those behind it, what is `left` may come before the client has taken
+    /// it.
+    async fn pass_on(
+        &mut self,
+        backend: &mut Stream,
+        received: &[u8],
+        left: InterimAllowance,
+    ) -> Result<(), Failure> {
         if !reply::passes_on(&self.exchange.response, self.facts.version) {
             return Ok(());
         }
         let edits = edits::of(self.forwarding.listener, self.exchange);
-        let Some(race) = self.race else {
-            return self.recipient.pass_on(self.requester, self.exchange, edits, received).await;
-        };
-        if !race.speak() {
+        let race = self.race;
+        if race.is_some_and(|race| !race.speak()) {
             return Ok(());
         }
-        let passed = self.recipient.pass_on(self.requester, self.exchange, edits, received).await;
-        race.spoken();
-        passed
+        let passing = self.recipient.pass_on(self.requester, self.exchange, edits, received);
+        let (passed, floods) = beside_interim(backend, left, passing).await;
+        if let Some(race) = race {
+            race.spoken();
+        }
+        passed.and(if floods { Err(Failure::InterimFlood) } else { Ok(()) })
     }
 
     /// Moves the body on, and renews the deadline while it moves.
@@ -250,6 +260,26 @@ impl<R: Recipient> Call<'_, R> {
         }
         polled.map_err(|_| Failure::BackendClosed(Awaited::Backend))
     }
+}
+
+/// Waits until the client has taken an interim response. Also gives whether the backend has sent more of them
+/// meanwhile than what is `left`; then its stream was given up.
+pub async fn beside_interim<T>(
+    backend: &mut Stream,
+    left: InterimAllowance,
+    taken: impl Future<Output = T>,
+) -> (T, bool) {
+    let (mut taken, mut floods) = (pin!(taken), false);
+    let taken = poll_fn(|context| {
+        let polled = taken.as_mut().poll(context);
+        if polled.is_pending() && !floods {
+            // The client still gets the whole of this one, so that it can read the answer behind it.
+            floods = backend.as_muxed().is_some_and(|stream| stream.floods(context, left));
+        }
+        polled
+    })
+    .await;
+    (taken, floods)
 }
 
 /// Whether a backend sends nothing at all on its connection although an acknowledgement is overdue.

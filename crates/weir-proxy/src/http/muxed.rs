@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use weir_http::section::Asked;
-use weir_http::{Field, Limits, ResponseHead, StreamError, Trailers, Violation};
+use weir_http::{Field, InterimAllowance, Limits, ResponseHead, StreamError, Trailers, Violation};
 use weir_io::buffers::Buffer;
 use weir_io::deadline::Deadline;
 
@@ -203,6 +203,16 @@ impl Muxed {
         match self {
             Muxed::H2(stream) => stream.poll_response(context, limits, asked, head, text),
             Muxed::H3(stream) => stream.poll_response(context, limits, asked, head, text),
+        }
+    }
+
+    /// Takes the interim responses of a backend that have come, while nobody asks for the next head. True if
+    /// they are more than what is `left`: then the stream is given up. In HTTP/3 they wait in the stream's
+    /// window.
+    pub fn floods(&mut self, context: &mut Context<'_>, left: InterimAllowance) -> bool {
+        match self {
+            Muxed::H2(stream) => stream.floods(context, left),
+            Muxed::H3(_) => false,
         }
     }
 

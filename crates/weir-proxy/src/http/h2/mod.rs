@@ -9,6 +9,7 @@ mod flood_budget;
 mod frames;
 mod head;
 mod heard;
+mod interim;
 mod malformed;
 mod presence;
 mod resets;

@@ -5,9 +5,9 @@
 //! room for.
 
 use std::collections::VecDeque;
-use std::future::Future as _;
+use std::future::{Future as _, poll_fn};
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
@@ -18,12 +18,15 @@ use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderMap, Response};
 use tokio::time::Sleep;
 use weir_http::section::Asked;
-use weir_http::{Field, Limits, Method, ResponseHead, StreamError, TrailerLimits, Trailers, Violation};
+use weir_http::{
+    Field, InterimAllowance, Limits, Method, ResponseHead, StreamError, TrailerLimits, Trailers, Violation,
+};
 use weir_io::buffers::{Buffer, Held};
 use weir_io::clock;
 
 use crate::http::h2::connections::{STREAM_WINDOW_BYTES, StreamSlot};
 use crate::http::h2::head;
+use crate::http::h2::interim::InterimHeads;
 use crate::http::h2::wire::Watched;
 
 /// Most content, in bytes, handed to the connection at once: it is copied, and copies count against no budget
@@ -38,6 +41,8 @@ const SMALL_PIECE_BYTES: usize = 1 << 10;
 pub struct Stream {
     receiving: Receiving,
     sending: Sending,
+    /// Interim responses of a backend, received and not yet taken.
+    interim: InterimHeads,
     /// Content received and not yet taken.
     content: Bytes,
     gathered: Gathered,
@@ -139,6 +144,7 @@ impl Stream {
         Stream {
             receiving,
             sending: Sending::Head(sending),
+            interim: InterimHeads::default(),
             content: Bytes::new(),
             gathered: Gathered::default(),
             trailers: None,
@@ -163,6 +169,7 @@ impl Stream {
         Stream {
             receiving: Receiving::Head(receiving),
             sending: if is_ended { Sending::Ended } else { Sending::Content(sending) },
+            interim: InterimHeads::default(),
             content: Bytes::new(),
             gathered: Gathered { held: Some(held), ..Gathered::default() },
             trailers: None,
@@ -284,6 +291,9 @@ impl Stream {
         text: &mut Vec<u8>,
     ) -> Poll<io::Result<Result<(), Violation>>> {
         self.trailer_limits = limits.trailers_of_responses();
+        if let Some(interim) = self.interim.pop() {
+            return Poll::Ready(Ok(head::read_response(&interim, false, limits, asked, head, text)));
+        }
         let Receiving::Head(response) = &mut self.receiving else {
             return Poll::Ready(Err(io::ErrorKind::InvalidInput.into()));
         };
@@ -310,6 +320,18 @@ impl Stream {
         self.receiving = if is_whole { Receiving::Ended } else { Receiving::Content(content) };
         let response = Response::from_parts(parts, ());
         Poll::Ready(Ok(head::read_response(&response, is_whole, limits, asked, head, text)))
+    }
+
+    /// Takes the interim responses of a backend that have come, while nobody asks for the next head. True if
+    /// they are more than what is `left`: then the stream is given up. The task is woken when more comes.
+    pub fn floods(&mut self, context: &mut Context<'_>, left: InterimAllowance) -> bool {
+        let Receiving::Head(response) = &mut self.receiving else { return false };
+        if self.interim.gather(context, response, left) {
+            return false;
+        }
+        self.give_up();
+        (self.receiving, self.sending) = (Receiving::Broken, Sending::Ended);
+        true
     }
 
     /// The error for a backend's stream whose head has not come.
@@ -461,9 +483,15 @@ impl Stream {
 }
 
 impl Drop for Stream {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
+impl Stream {
     /// If a request to a backend is given up, the `h2` crate resets its stream. If there were many of these,
     /// that is done later, or not at all: most are answered meanwhile.
-    fn drop(&mut self) {
+    fn give_up(&mut self) {
         let Some(slot) = &self.slot else { return };
         let is_answered = match &self.receiving {
             Receiving::Head(_) => false,
@@ -484,12 +512,21 @@ impl Drop for Stream {
             // As much as the backend may have sent by then.
             held.set(STREAM_WINDOW_BYTES.into());
         }
-        let receiving = std::mem::replace(&mut self.receiving, Receiving::Ended);
+        let mut receiving = std::mem::replace(&mut self.receiving, Receiving::Ended);
         let sending = std::mem::replace(&mut self.sending, Sending::Ended);
-        let kept = (receiving, sending, self.slot.take(), held);
+        let kept = (sending, self.slot.take(), held);
         tokio::task::spawn_local(async move {
-            tokio::time::sleep(pause).await;
-            drop(kept);
+            let mut sleep = pin!(tokio::time::sleep(pause));
+            let (mut interim, most) = (InterimHeads::default(), InterimAllowance::of(&Limits::default()));
+            poll_fn(|context| {
+                let fits = match &mut receiving {
+                    Receiving::Head(response) => interim.gather(context, response, most),
+                    _ => true,
+                };
+                if fits { sleep.as_mut().poll(context) } else { Poll::Ready(()) }
+            })
+            .await;
+            drop((receiving, kept));
         });
     }
 }
