@@ -29,6 +29,7 @@ use rustls::{
 };
 use weir_config::{CipherPolicy, Peers, PeersTls};
 
+use self::certified::Certified;
 use crate::certificate::Facts;
 use crate::files::{self, LoadError};
 use crate::provider;
@@ -54,6 +55,10 @@ pub struct PeerKeys {
     /// Distinguishes whom certificates are believed of, so that connections are made anew when that changes;
     /// zeros without certificates.
     pub trust: [u8; 32],
+    /// Facts about the certificate that this Weir shows; `None` without certificates.
+    pub own: Option<Facts>,
+    /// The lists of certificates that are believed no more.
+    pub lists: Vec<ListFacts>,
 }
 
 impl PeerKeys {
@@ -66,7 +71,8 @@ impl PeerKeys {
         match &config.tls {
             None => Ok(derived),
             Some(tls) => {
-                certified::load(tls).map(|certified| PeerKeys { seed: derived.seed, ..certified.keys })
+                let Certified { keys, own, lists } = certified::load(tls)?;
+                Ok(PeerKeys { seed: derived.seed, own: Some(own), lists, ..keys })
             }
         }
     }
@@ -124,7 +130,8 @@ impl PeerKeys {
         let (words, _) = seed.as_ref().as_chunks::<8>();
         let word = |at: usize| words.get(at).map_or(0, |word| u64::from_be_bytes(*word));
         let (seed, trust) = ([word(0), word(1)], [0; 32]);
-        Ok(PeerKeys { seed, server: Arc::new(server), client: Arc::new(client), trust })
+        let (server, client) = (Arc::new(server), Arc::new(client));
+        Ok(PeerKeys { seed, server, client, trust, own: None, lists: Vec::new() })
     }
 }
 

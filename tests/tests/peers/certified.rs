@@ -6,6 +6,9 @@ use weir_tests::dialogue::{Authority, Setup, Weir, free_address, until};
 
 use super::{Secret, ask, config, finds, has_left, left};
 
+/// The keys of certificates.
+const KEY: &str = "ec -pkeyopt ec_paramgen_curve:P-256";
+
 const BY_USER: &str = r#"rate_limit = { rate = "6/1h", burst = 6, key = "header:x-user" }"#;
 
 /// An authority with the certificates of two Weirs, of one whose name is another, and with a list that
@@ -82,4 +85,45 @@ fn d70_neither_the_secret_alone_nor_a_certificate_for_another_name_lets_anybody_
     });
     let told = one.metric("weir_peers_told", &[]);
     assert_eq!((told, one.metric("weir_peers_heard", &[])), (0.0, 0.0), "{}", one.stderr());
+}
+
+/// Threat D70.
+#[test]
+fn d70_neither_a_certificate_that_has_ended_nor_one_of_another_authority_lets_anybody_in() {
+    let secret = Secret::of("a secret of all Weirs");
+    let authority = authority().signs_with("ended", &["weirs.example"], KEY, -1);
+    let others = self::authority();
+    let addresses: [SocketAddr; 3] = std::array::from_fn(|_| free_address());
+    let one = start(&with_certificate(&authority, &addresses, "one"), addresses[0], &secret);
+    let ended = start(&with_certificate(&authority, &addresses, "ended"), addresses[1], &secret);
+    let _other = start(&with_certificate(&others, &addresses, "two"), addresses[2], &secret);
+    until("both to have knocked", || {
+        (one.metric("weir_peers_refused_total", &[("reason", "stranger")]) >= 2.0).then_some(())
+    });
+    let told = one.metric("weir_peers_told", &[]);
+    assert_eq!((told, one.metric("weir_peers_heard", &[])), (0.0, 0.0), "{}", one.stderr());
+    assert!(ended.stderr().contains("ended.pem") && ended.stderr().contains("expired"), "{}", ended.stderr());
+}
+
+#[test]
+fn metrics_tell_when_the_certificate_and_the_lists_end() {
+    const DAY: f64 = 86_400.0;
+    let secret = Secret::of("a secret of all Weirs");
+    let authority = authority();
+    let addresses = [free_address()];
+    let config = with_certificate(&authority, &addresses, "one");
+    let mut weir = start(&config, addresses[0], &secret);
+    let file = authority.path("one.pem");
+    let ends = |weir: &Weir| {
+        weir.metric("weir_peers_certificate_expiry_timestamp_seconds", &[("certificate", &file)])
+    };
+    let before = ends(&weir);
+    assert!(before > 1.7e9, "{before}");
+    let list = authority.path("crl.pem");
+    let labels = [("listener", ""), ("pool", ""), ("file", list.as_str())];
+    let of_list = weir.metric("weir_crl_expiry_timestamp_seconds", &labels);
+    assert!((of_list - before).abs() < DAY, "{of_list} {before}");
+    let _authority = authority.signs_with("one", &["weirs.example"], KEY, 90);
+    weir.reloads(&config);
+    assert!(ends(&weir) - before > 59.0 * DAY, "{} {before}", ends(&weir));
 }

@@ -8,13 +8,22 @@ use weir_control::timestamp::Timestamp;
 use weir_state::{Listener, Pool};
 use weir_stats::expose::{self, Exposition};
 use weir_stats::table::Handshake;
+use weir_tls::ListFacts;
 
 use super::counted;
 
 /// All TLS metrics of these listeners and pools.
 pub(super) fn tls(out: &mut Exposition, control: &Control, listeners: &[Arc<Listener>], pools: &[Arc<Pool>]) {
+    let peers = control.snapshot().peer_keys.clone();
     handshakes(out, listeners);
-    revocation_lists(out, listeners, pools);
+    if let Some(own) = peers.as_ref().and_then(|peers| peers.own.as_ref()) {
+        let mut expiry = out.family(&expose::PEERS_CERTIFICATE_EXPIRY);
+        if let Some(time) = own.not_after {
+            expiry.sample(&[&own.file.to_string_lossy()], time as f64);
+        }
+    }
+    let of_peers = peers.as_ref().map_or(&[][..], |peers| &peers.lists);
+    revocation_lists(out, listeners, pools, of_peers);
     ticket_keys(out, listeners);
     acme(out, control);
 }
@@ -33,12 +42,17 @@ fn handshakes(out: &mut Exposition, listeners: &[Arc<Listener>]) {
     }
 }
 
-fn revocation_lists(out: &mut Exposition, listeners: &[Arc<Listener>], pools: &[Arc<Pool>]) {
+fn revocation_lists(
+    out: &mut Exposition,
+    listeners: &[Arc<Listener>],
+    pools: &[Arc<Pool>],
+    of_peers: &[ListFacts],
+) {
     let mut ends = out.family(&expose::CRL_EXPIRY);
     let of_listeners =
         listeners.iter().filter_map(|it| Some((&*it.config.name, "", it.tls.as_ref()?.revocations())));
     let of_pools = pools.iter().map(|it| ("", &*it.config.name, it.revocations()));
-    for (listener, pool, lists) in of_listeners.chain(of_pools) {
+    for (listener, pool, lists) in of_listeners.chain(of_pools).chain([("", "", of_peers)]) {
         for list in lists {
             if let Some(time) = list.next_update {
                 ends.sample(&[listener, pool, &list.file.to_string_lossy()], time as f64);

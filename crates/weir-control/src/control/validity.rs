@@ -22,15 +22,20 @@ pub(super) async fn keep(control: Arc<Control>) {
         let now = SystemTime::now();
         for Served { listener, facts, .. } in told.news(served(&control, &control.snapshot()), now) {
             let what = describe_validity(facts.validity(now), now).unwrap_or_default();
-            tracing::warn!(listener, certificate = %facts.file.display(), "the certificate {what}");
+            let certificate = facts.file.display();
+            match listener {
+                Some(listener) => tracing::warn!(listener, %certificate, "the certificate {what}"),
+                None => tracing::warn!(%certificate, "peers: the certificate of this Weir {what}"),
+            }
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
 }
 
-/// A certificate that a listener serves.
+/// A certificate that is shown.
 struct Served {
-    listener: String,
+    /// The listener that serves it; `None` for the one that other Weirs are shown.
+    listener: Option<String>,
     facts: Facts,
     renewal: Renewal,
 }
@@ -58,8 +63,11 @@ fn served(control: &Control, snapshot: &Snapshot) -> Vec<Served> {
                 true if standing().is_some_and(|it| it.failures_in_a_row > 0) => Renewal::Failing,
                 true => Renewal::ByOrder,
             };
-            all.push(Served { listener: listener.config.name.clone(), facts, renewal });
+            all.push(Served { listener: Some(listener.config.name.clone()), facts, renewal });
         }
+    }
+    if let Some(facts) = snapshot.peer_keys.as_ref().and_then(|keys| keys.own.clone()) {
+        all.push(Served { listener: None, facts, renewal: Renewal::ByHand });
     }
     all
 }
@@ -74,7 +82,7 @@ enum Stage {
 
 /// What was logged for each certificate, by listener, file and expiry.
 #[derive(Default)]
-struct Told(HashMap<(String, PathBuf, Option<i64>), Stage>);
+struct Told(HashMap<(Option<String>, PathBuf, Option<i64>), Stage>);
 
 impl Told {
     /// Those of `served` that are closer to their expiry than was last logged.
@@ -114,7 +122,7 @@ mod tests {
     fn served(renewal: Renewal) -> Vec<Served> {
         let (not_before, not_after) = (Some(0), Some(100 * DAY as i64));
         let facts = Facts { file: "shop.pem".into(), not_before, not_after, ..Facts::default() };
-        vec![Served { listener: "web".to_owned(), facts, renewal }]
+        vec![Served { listener: Some("web".to_owned()), facts, renewal }]
     }
 
     /// On which days something is told when it is looked at on these days.

@@ -23,7 +23,7 @@ use crate::{provider, server};
 
 /// What certificates give.
 pub(super) struct Certified {
-    /// For connections; the seed is not theirs to give.
+    /// For connections. The seed is not theirs to give, and the facts stand beside them.
     pub keys: PeerKeys,
     /// Facts about this Weir's own certificate.
     pub own: Facts,
@@ -86,7 +86,8 @@ pub(super) fn load(config: &PeersTls) -> Result<Certified, LoadError> {
     client.enable_sni = false;
     let mut bytes = [0; 32];
     bytes.copy_from_slice(trust.finish().as_ref());
-    let keys = PeerKeys { seed: [0; 2], server: Arc::new(server), client: Arc::new(client), trust: bytes };
+    let (server, client) = (Arc::new(server), Arc::new(client));
+    let keys = PeerKeys { seed: [0; 2], server, client, trust: bytes, own: None, lists: Vec::new() };
     Ok(Certified { keys, own, lists: revoked.facts })
 }
 
