@@ -85,6 +85,9 @@ fn rule(name: &str, matching: &str, to: &str) -> (String, String) {
     (name.to_owned(), table)
 }
 
+/// What stands before the address in `refresh`: everything up to its first `=`.
+const URL: &str = "(?i:[^=]*url=)";
+
 /// The beginning of an address gives way, in `location` and behind the `url=` of `refresh`.
 fn plain_address(from: &str, to: &str, rules: &mut Vec<(String, String)>) {
     let has_signs = from.contains('*') || from.starts_with(['~', '!']);
@@ -94,7 +97,7 @@ fn plain_address(from: &str, to: &str, rules: &mut Vec<(String, String)>) {
     });
     // What follows must not begin with a slash again: a path would name another site.
     let more = if from.ends_with('/') && to.ends_with('/') { "+" } else { "" };
-    let expression = format!("~^((?i:.*?url=)){}{more}(.*)$", literal(from));
+    let expression = format!("~^({URL}){}{more}(.*)$", literal(from));
     rules.push(rule("refresh", &expression, &format!("$1{to}$2")));
 }
 
@@ -110,8 +113,16 @@ fn redirect(
         match by_expression(conversion, (expression, any_case), directive.word(1), place) {
             Ok((matching, to)) => {
                 rules.push(rule("location", &matching, &to));
-                let note = "`replace_response_header`; a `refresh` passes as it is";
-                conversion.ledger.approximate(directive, note);
+                match behind_url(&matching, &to) {
+                    Some((matching, to)) => {
+                        rules.push(rule("refresh", &matching, &to));
+                        conversion.ledger.exact(directive, "`replace_response_header`");
+                    }
+                    None => {
+                        let note = "`replace_response_header`; a `refresh` passes as it is: its expression can't stand behind the `url=`";
+                        conversion.ledger.approximate(directive, note);
+                    }
+                }
             }
             Err(why) => {
                 conversion.ledger.unsupported(directive, format!("{why}: `location` passes as it is"))
@@ -127,7 +138,9 @@ fn redirect(
         Ok((from, to)) => match of_any_host(&from) {
             Some(expression) => {
                 rules.push(rule("location", &format!("~^{expression}(.*)$"), &format!("{to}$1")));
-                let note = "`replace_response_header`, for every host, and not of `refresh`: what is compared has no variables";
+                let of_refresh = format!("~^({URL}){expression}(.*)$");
+                rules.push(rule("refresh", &of_refresh, &format!("$1{to}$2")));
+                let note = "`replace_response_header`, for every host: what is compared has no variables";
                 conversion.ledger.approximate(directive, note);
             }
             None => {
@@ -137,6 +150,93 @@ fn redirect(
         },
         Err(why) => conversion.ledger.unsupported(directive, format!("{why}: `location` passes as it is")),
     }
+}
+
+/// The rule of an expression for the address behind the `url=` of `refresh`, whose groups follow that of what
+/// stands before it; `None` if it can't stand there.
+fn behind_url(matching: &str, to: &str) -> Option<(String, String)> {
+    let expression = matching.strip_prefix('~')?;
+    let (case, expression) = match expression.strip_prefix("(?i)") {
+        Some(rest) => ("(?i:", rest),
+        None => ("(?:", expression),
+    };
+    // The first match in the address is the one that counts.
+    let (gap, inner) = match expression.strip_prefix('^') {
+        Some(rest) => ("", rest),
+        None => (".*?", expression),
+    };
+    let (has_choice, has_anchor) = outside_of_classes(inner);
+    if has_anchor || (has_choice && gap.is_empty()) || to.starts_with(|c: char| c.is_ascii_digit()) {
+        return None;
+    }
+    let inner = one_slash(inner, to);
+    let mut moved = "$1".to_owned();
+    let mut left = to.chars();
+    while let Some(c) = left.next() {
+        moved.push(c);
+        if c != '$' {
+            continue;
+        }
+        let Some(next) = left.next() else { break };
+        match next.to_digit(10) {
+            Some(number) if number < 9 => moved.push_str(&(number + 1).to_string()),
+            Some(_) => return None,
+            None => moved.push(next),
+        }
+    }
+    Some((format!("~^({URL}){gap}{case}{inner})"), moved))
+}
+
+/// The expression with slashes taken off the group that a path begins with in what takes the place: of
+/// several slashes one remains, so that the path names no other site.
+fn one_slash(expression: &str, to: &str) -> String {
+    let (rest, begins) = match to.strip_prefix("/$") {
+        Some(rest) => (rest, "("),
+        None => (to.strip_prefix('$').unwrap_or_default(), "(/"),
+    };
+    let Some(number) = rest.chars().next().and_then(|c| c.to_digit(10)) else { return expression.to_owned() };
+    let (mut count, mut in_class, mut escaped) = (0, false, false);
+    for (at, c) in expression.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            ']' => in_class = false,
+            _ if in_class => {}
+            '[' => in_class = true,
+            '(' if !expression[at..].starts_with("(?") => {
+                count += 1;
+                if count == number && expression[at..].starts_with(begins) {
+                    return format!("{}/*{}", &expression[..at], &expression[at..]);
+                }
+            }
+            _ => {}
+        }
+    }
+    expression.to_owned()
+}
+
+/// Whether an expression has a choice that no group encloses, and whether it asks anywhere for a beginning.
+fn outside_of_classes(expression: &str) -> (bool, bool) {
+    let (mut has_choice, mut has_anchor) = (false, false);
+    let (mut depth, mut in_class) = (0_usize, false);
+    let mut left = expression.chars();
+    while let Some(c) = left.next() {
+        match c {
+            '\\' => {
+                let escaped = left.next();
+                has_anchor |= !in_class && matches!(escaped, Some('A' | 'b' | 'B'));
+            }
+            ']' => in_class = false,
+            _ if in_class => {}
+            '[' => in_class = true,
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            '|' => has_choice |= depth == 0,
+            '^' => has_anchor = true,
+            _ => {}
+        }
+    }
+    (has_choice, has_anchor)
 }
 
 /// An address whose only variable is the client's host.

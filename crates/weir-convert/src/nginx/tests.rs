@@ -123,7 +123,7 @@ fn verdicts_say_whether_weir_does_the_same() {
         (
             "location / { proxy_pass http://app; proxy_redirect ~^http://a/(?<b>.*) /$b; }",
             "proxy_redirect",
-            Approximate,
+            Exact,
         ),
         (
             "location ~ ^/(.) { proxy_pass http://app; proxy_redirect http://a/ /$1/; }",
@@ -499,4 +499,34 @@ fn a_field_without_always_is_not_on_errors_of_the_config() {
     ));
     assert_eq!(converted.body.matches("x-a").count(), 1, "{}", converted.body);
     assert!(converted.body.matches("x-b").count() > 2, "{}", converted.body);
+}
+
+#[test]
+fn an_expression_of_proxy_redirect_holds_behind_the_url_of_refresh_too() {
+    for (rule, expected, written) in [
+        (
+            "~^http://([a-z]+)\\.in/(.*)$ https://$1.out/$2",
+            DirectiveVerdict::Exact,
+            r#"{ name = "refresh", match = "~^((?i:[^=]*url=))(?:http://([a-z]+)\\.in/(.*)$)", to = "$1https://$2.out/$3" }"#,
+        ),
+        (
+            "~*/old/(?<rest>.*) /new/$rest",
+            DirectiveVerdict::Exact,
+            r#"{ name = "refresh", match = "~^((?i:[^=]*url=)).*?(?i:/old/(.*))", to = "$1/new/$2" }"#,
+        ),
+        (
+            "~^http://app/(.*) /$1",
+            DirectiveVerdict::Exact,
+            r#"match = "~^((?i:[^=]*url=))(?:http://app//*(.*))", to = "$1/$2" }"#,
+        ),
+        ("~^http://a|^http://b /", DirectiveVerdict::Approximate, ""),
+        ("~(^|x)/a /b", DirectiveVerdict::Approximate, ""),
+    ] {
+        let text = server(&format!("location / {{ proxy_pass http://app; proxy_redirect {rule}; }}"));
+        let (converted, _) = converted(&text);
+        let told = of(&converted, "proxy_redirect");
+        assert_eq!(told.verdict, expected, "{rule}: {told}");
+        assert!(converted.body.contains(written), "{rule}: {}", converted.body);
+        assert_eq!(converted.body.contains("\"refresh\""), !written.is_empty(), "{}", converted.body);
+    }
 }

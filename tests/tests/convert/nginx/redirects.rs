@@ -98,6 +98,9 @@ fn addresses_that_proxy_redirect_names_are_replaced_the_first_that_matches() {
                 proxy_redirect ~*^HTTP://up/(?<rest>.*) /u/$rest;
                 proxy_redirect default;
                 proxy_redirect /rel/ /abs/;
+                proxy_redirect ~/old/([0-9]+) /new/$1;
+                proxy_redirect ~^http://root\.in2/(.*)$ /$1;
+                proxy_redirect ~^http://deep\.in2(/.*)$ $1;
                 proxy_redirect http://in.example:8080/never /never/;
             }
         }",
@@ -115,10 +118,26 @@ fn addresses_that_proxy_redirect_names_are_replaced_the_first_that_matches() {
     ] {
         assert_eq!(agree(&both, "/", "location", value), expected, "{value}");
     }
-    assert_eq!(
-        agree(&both, "/", "refresh", "0;URL=http://in.example:8080/a"),
-        "0;URL=https://site.example/a"
-    );
+    for (value, expected) in [
+        ("0;URL=http://in.example:8080/a", "0;URL=https://site.example/a"),
+        ("5; url=http://img.in/b/c", "5; url=http://img.outside/b/c"),
+        ("0;url=zzz http://img.in/b/c", "0;url=zzz http://img.in/b/c"),
+        ("0;Url=http://UP/b/c", "0;Url=/u/b/c"),
+        ("0;url=/old/12/x", "0;url=/new/12"),
+        ("0;url=http://elsewhere/old/7", "0;url=/new/7"),
+        ("0;url=/login?url=http://img.in/b/c", "0;url=/login?url=http://img.in/b/c"),
+        ("0;url=/login?url=http://app/b", "0;url=/login?url=http://app/b"),
+        ("http://img.in/b/c", "http://img.in/b/c"),
+    ] {
+        assert_eq!(agree(&both, "/", "refresh", value), expected, "{value}");
+    }
+    assert_eq!(agree(&both, "/", "location", "http://elsewhere/old/7"), "/new/7");
+    for host in ["root.in2", "deep.in2"] {
+        assert_eq!(agree(&both, "/", "refresh", &format!("0;url=http://{host}/b")), "0;url=/b");
+        // nginx leads to another site here, and Weir to a path of this one.
+        let [nginx, weir] = told(&both, "/", "refresh", &format!("0;url=http://{host}//evil.example/"));
+        assert_eq!((nginx.as_str(), weir.as_str()), ("0;url=//evil.example/", "0;url=/evil.example/"));
+    }
 }
 
 #[test]
