@@ -1,6 +1,8 @@
 //! `weir convert haproxy.cfg`, beside the real HAProxy: both have the same servers behind them and get the
 //! same requests. What clients and servers see of the two is the same, but for what is known to differ.
 
+mod leads;
+mod pages;
 mod peers;
 mod refusals;
 mod replaced;
@@ -10,6 +12,7 @@ mod variables;
 use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -75,6 +78,15 @@ fn converted(source: &str, unsupported: &[&str]) -> String {
         assert!(unsupported.iter().any(|known| line.contains(known)), "{line}\n{config}");
     }
     config
+}
+
+/// Writes the files that stand in the comments of a converted file.
+fn writes_made_files(told: &str, folder: &Path) {
+    for made in told.split("\n# The file /etc/weir/").skip(1) {
+        let (name, lines) = made.split_once(":\n").expect("a name");
+        let lines: Vec<&str> = lines.lines().map_while(|line| line.strip_prefix("#   ")).collect();
+        fs::write(folder.join(name), lines.join("\n")).expect("written");
+    }
 }
 
 /// One file before the same servers twice.
@@ -331,7 +343,9 @@ fn server_names_of_tls_lead_to_the_same_servers() {
              frontend tls\n bind {address}\n tcp-request inspect-delay 5s\n\
              tcp-request content accept if {{ req_ssl_hello_type 1 }}\n\
              use_backend one if {{ req.ssl_sni -i one.test }}\n use_backend two if {{ req_ssl_sni -i two.test }} or {{ req.ssl_sni -m end .two.test }}\n\
-             default_backend rest\nbackend one\n server a {one}\nbackend two\n server a {two}\nbackend rest\n server a {rest}\n"
+             use_backend %[req.ssl_sni,lower]\n use_backend one\n\
+             default_backend rest\nbackend one\n server a {one}\nbackend two\n server a {two}\nbackend rest\n server a {rest}\n\
+             backend named.test\n server a {two}\n"
         )
     };
     let addresses = [free_address(), free_address()];
@@ -344,6 +358,8 @@ fn server_names_of_tls_lead_to_the_same_servers() {
         ("a.two.test", "two"),
         ("three.test", "rest"),
         ("xtwo.test", "rest"),
+        ("named.test", "two"),
+        ("a.named.test", "rest"),
     ] {
         let said = addresses.map(|address| {
             let resolve = format!("{name}:{}:{}", address.port(), address.ip());

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::asks::{All, Ask};
-use super::criteria::{counts, criterion};
+use super::criteria::{Unseen, counts, criterion};
 use super::ledger::Ledger;
 use super::maps::Maps;
 use super::matching::{Atom, Special, Test, test};
+use super::samples::Sample;
 use super::sections::Line;
 use super::tracks::Tracks;
 use crate::SourceFiles;
@@ -23,6 +24,7 @@ struct Named {
     test: Result<Test, String>,
     counts: bool,
     of_request: bool,
+    sample: Option<Sample>,
 }
 
 /// What reading conditions takes besides their words.
@@ -37,6 +39,12 @@ pub struct Reader<'r> {
     pub is_tcp: bool,
     /// Whether the rule that is read is for responses, which what a request has is gone for.
     pub of_response: bool,
+    /// What of the response is not there yet.
+    pub unseen: Unseen,
+    /// The backends that rules may lead to.
+    pub backends: Vec<String>,
+    /// Those of the other mode.
+    pub other_backends: Vec<String>,
     /// Which requests its counters are told of.
     pub tracks: Tracks,
 }
@@ -64,8 +72,10 @@ impl Acls {
         for line in lines.iter().filter(|line| line.word(0) == "acl") {
             let criterion = criterion(line.from(2), source);
             let of_request = criterion.as_ref().is_ok_and(|criterion| criterion.of_request);
+            let sample = criterion.as_ref().ok().map(|criterion| criterion.sample.clone());
             let test = criterion.and_then(|criterion| test(&criterion, maps, is_tcp));
-            let own = Named { line: line.number, test, counts: counts(line.from(2)), of_request };
+            let counts = counts(line.from(2));
+            let own = Named { line: line.number, test, counts, of_request, sample };
             named.entry(line.word(1).to_owned()).or_default().push(own);
         }
         Acls { named }
@@ -99,6 +109,12 @@ impl Acls {
         self.named.get(name).is_some_and(|all| all.iter().all(|own| own.of_request))
     }
 
+    /// Whether all of it is about what of a response is not there yet.
+    fn is_unseen(&self, name: &str, unseen: Unseen) -> bool {
+        let has = |own: &Named| own.sample.as_ref().is_some_and(|sample| unseen.has(sample));
+        self.named.get(name).is_some_and(|all| all.iter().all(has))
+    }
+
     /// Whether it asks how much somebody does.
     fn counts(&self, name: &str) -> bool {
         self.named.get(name).is_some_and(|all| all.iter().any(|own| own.counts))
@@ -123,6 +139,12 @@ impl Acls {
 /// What a rule for responses finds of a request.
 fn never() -> Test {
     let note = "what it asks of the request never holds here in HAProxy, which warns of it: a variable (`set-var`) keeps it for the response";
+    Test { notes: vec![note.to_owned()], ..Test::always(false) }
+}
+
+/// What a rule for responses finds of one that is not there yet.
+fn too_early() -> Test {
+    let note = "what it asks of the response is not there yet when HAProxy asks it, so that it never holds";
     Test { notes: vec![note.to_owned()], ..Test::always(false) }
 }
 
@@ -209,6 +231,7 @@ impl Reader<'_> {
                     let criterion = criterion(&inner, self.source);
                     let test = match criterion {
                         Ok(criterion) if self.of_response && criterion.of_request => Ok(never()),
+                        Ok(criterion) if self.unseen.has(&criterion.sample) => Ok(too_early()),
                         Ok(criterion) => test(&criterion, self.maps, self.is_tcp),
                         Err(why) => Err(why),
                     };
@@ -217,12 +240,17 @@ impl Reader<'_> {
                 }
                 name => {
                     read.used.push(name.to_owned());
-                    match self.of_response && self.acls.is_of_request(name) {
-                        true => {
-                            read.notes.extend(never().notes);
-                            (Ok(never()), false)
+                    let gone = match self.of_response {
+                        true if self.acls.is_of_request(name) => Some(never()),
+                        true if self.acls.is_unseen(name, self.unseen) => Some(too_early()),
+                        _ => None,
+                    };
+                    match gone {
+                        Some(test) => {
+                            read.notes.extend(test.notes.clone());
+                            (Ok(test), false)
                         }
-                        false => (self.acls.test(name), self.acls.counts(name)),
+                        None => (self.acls.test(name), self.acls.counts(name)),
                     }
                 }
             };
@@ -312,6 +340,17 @@ impl When {
         };
         let terms: Vec<Vec<Literal>> = self.terms.iter().flat_map(both).collect();
         (terms.len() <= MOST_TERMS).then_some(When { terms })
+    }
+
+    /// It, where another one does not hold; `None` if that would be too long.
+    pub fn except(&self, other: &When) -> Option<When> {
+        other.negated().ok().and_then(|not| self.and(&not))
+    }
+
+    /// Whether it asks if servers are up.
+    pub fn asks_servers(&self) -> bool {
+        let mut atoms = self.terms.iter().flatten().flat_map(|literal| &literal.test.atoms);
+        atoms.any(|atom| matches!(atom, Atom::Special(Special::NoServer(_))))
     }
 
     /// The numbers of the counters that it asks.

@@ -1,10 +1,11 @@
 //! `http-request`, `http-response` and `http-after-response`: what each action becomes.
 
-use super::acls::When;
+use super::acls::{Reader, When};
 use super::answers::{self, Told};
+use super::choices::{self, NamedBackends};
 use super::expressions::translated;
 use super::headers::{Act, Outcome, Replaced, Side, outcome};
-use super::maps::{Maps, kind_of};
+use super::maps::Maps;
 use super::rewrites;
 use super::rules::StepAct;
 use super::samples::{Sample, Value, constant, format};
@@ -47,19 +48,29 @@ impl Became {
     }
 }
 
-/// `use_backend NAME`, where the name may come from a map.
-pub fn use_backend(name: &str, maps: &mut Maps) -> Result<Became, String> {
+/// `use_backend NAME`, where the name may come from a map, or have a value of the request in it.
+pub fn use_backend(name: &str, reader: &mut Reader<'_>) -> Result<Became, String> {
     if !name.contains('%') {
         return Ok(Became::one(StepAct::Backend(name.to_owned()), "a route to its pool"));
     }
-    let inner = name.strip_prefix("%[").and_then(|rest| rest.strip_suffix(']'));
-    let sample = inner.map(Sample::parse).transpose()?;
-    let Some(sample) =
-        sample.filter(|sample| sample.converters.iter().any(|call| kind_of(&call.name).is_some()))
-    else {
-        return Err("Weir takes names of pools from maps alone, and not from what clients send".to_owned());
-    };
-    let value = super::samples::variable(&sample, maps)?;
+    if !choices::is_lookup(name) {
+        let NamedBackends { all, mut notes } =
+            choices::named(name, &reader.backends, reader.maps, reader.is_tcp)?;
+        for other in reader.other_backends.iter().filter(|other| choices::may_name(name, other)) {
+            notes.push(format!("`{other}` is of another mode: what names it goes to the default"));
+        }
+        let what = match all.len() {
+            0 => "no backend has such a name: the default, as in HAProxy".to_owned(),
+            count => {
+                format!("routes to {count} backends that have such a name; all others to the default")
+            }
+        };
+        let mut became = Became::one(StepAct::Chosen(all), what);
+        became.notes = notes;
+        return Ok(became);
+    }
+    let inner = name.trim_start_matches("%[").trim_end_matches(']');
+    let value = super::samples::variable(&Sample::parse(inner)?, reader.maps)?;
     let map = value.text.strip_prefix("$map.").unwrap_or_default().to_owned();
     let mut became = Became::one(StepAct::Mapped(map), "a route with `pool_map`");
     became.notes = value.notes;

@@ -5,8 +5,6 @@ use super::maps::Maps;
 use super::output::{Keys, said};
 use super::rules::{Answer, StepAct};
 use super::samples::{Value, constant, format};
-use super::sections::Line;
-use super::{acls::When, actions::Became, asks::Ask, matching};
 
 /// An answer, and what differs.
 pub type Told = (Answer, Vec<String>);
@@ -15,34 +13,18 @@ pub type Told = (Answer, Vec<String>);
 pub fn refusal(status: u16) -> Answer {
     let mut table = Keys::default();
     table.set("status", status.to_string());
-    Answer { key: "respond", table: table.inline(), status, body: Keys::default(), fields: Vec::new() }
-}
-
-/// `monitor-uri`, which comes before every rule.
-pub fn monitor(line: &Line) -> Result<Became, String> {
-    let path = line.word(1);
-    if !path.starts_with('/') {
-        return Err("it names no path".to_owned());
-    }
-    let mut table = Keys::default();
-    table.set("status", "200");
-    table.set("body", said("<html><body><h1>200 OK</h1>\nService ready.\n</body></html>\n"));
-    table.set("content_type", said("text/html"));
     let (body, fields) = (Keys::default(), Vec::new());
-    let answer = Answer { key: "respond", table: table.inline(), status: 200, body, fields };
-    let mut became = Became::answer((answer, Vec::new()));
-    let atom = matching::Atom::Ask(Ask::Path(vec![path.to_owned()]));
-    became.when = Some(When::of(matching::Test { atoms: vec![atom], notes: Vec::new() }));
-    became.what = "the first route, which answers 200".to_owned();
-    Ok(became)
+    Answer { key: "respond", table: table.inline(), status, body, fields, takes_page: true }
 }
 
-/// `deny`, `tarpit`, `return` with their arguments.
+/// `deny`, `tarpit`, `return` with their arguments. Those of a rule that refuses get the page of their status
+/// where they say no content.
 pub fn answer(words: &[String], default: u16, maps: &mut Maps) -> Result<Told, String> {
     let mut status = default;
     let mut table = Keys::default();
     let mut fields = Vec::new();
     let mut notes = Vec::new();
+    let mut is_default = default >= 400;
     let mut left = words.iter();
     while let Some(word) = left.next() {
         let mut next =
@@ -76,9 +58,10 @@ pub fn answer(words: &[String], default: u16, maps: &mut Maps) -> Result<Told, S
                     fields.push(edit);
                 }
             }
-            "default-errorfiles" => {}
+            "default-errorfiles" => is_default = true,
             "file" | "lf-file" | "errorfile" | "errorfiles" => {
                 next()?;
+                is_default = false;
                 notes.push("its content is no file: the answer is empty".to_owned());
             }
             other => return Err(format!("an answer has no `{other}`")),
@@ -87,7 +70,8 @@ pub fn answer(words: &[String], default: u16, maps: &mut Maps) -> Result<Told, S
     let mut all = Keys::default();
     all.set("status", status.to_string());
     table.entries().iter().for_each(|(key, value)| all.set(key, value.clone()));
-    Ok((Answer { key: "respond", table: all.inline(), status, body: table, fields }, notes))
+    let takes_page = is_default && table.is_empty();
+    Ok((Answer { key: "respond", table: all.inline(), status, body: table, fields, takes_page }, notes))
 }
 
 /// `redirect` with its arguments.
@@ -135,8 +119,8 @@ pub fn redirect(words: &[String], maps: &mut Maps) -> Result<Told, String> {
     let mut table = Keys::default();
     table.set("to", said(&to));
     table.set("status", code.to_string());
-    let answer =
-        Answer { key: "redirect", table: table.inline(), status: code, body: Keys::default(), fields };
+    let (table, body) = (table.inline(), Keys::default());
+    let answer = Answer { key: "redirect", table, status: code, body, fields, takes_page: false };
     Ok((answer, notes))
 }
 

@@ -35,6 +35,8 @@ pub struct Changes {
     pub splits: Vec<(String, f64)>,
     /// Whether the rules are those of a backend.
     pub is_behind: bool,
+    /// The backend that it is, by HAProxy's name.
+    pub backend: String,
 }
 
 impl StepAct {

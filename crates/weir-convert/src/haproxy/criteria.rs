@@ -29,7 +29,7 @@ const OF_REQUEST: char = '\u{E002}';
 pub fn mark(line: &mut Line) {
     let starts: Vec<usize> = match line.word(0) {
         "acl" => vec![2],
-        "http-response" | "http-after-response" => {
+        "http-response" | "http-after-response" | "tcp-response" => {
             (1..line.words.len()).filter(|at| line.word(at - 1) == "{").collect()
         }
         _ => Vec::new(),
@@ -51,6 +51,37 @@ fn is_of_request(sample: &str) -> bool {
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_') || family.ends_with('.'))
     };
     name == "pathq" || (families.iter().any(is_of) && !kept.contains(&name))
+}
+
+/// What of a response is not there yet when a rule is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unseen {
+    /// Nothing of it.
+    Nothing,
+    /// Its bytes, which nobody shows where HTTP is spoken.
+    Bytes,
+    /// All of it.
+    All,
+}
+
+impl Unseen {
+    /// Whether a sample is of what is not there.
+    pub fn has(self, sample: &Sample) -> bool {
+        let name = sample.fetch.name.as_str();
+        let is_of_bytes = matches!(
+            name,
+            "res.payload" | "res.payload_lv" | "res.len" | "res.ssl_hello_type" | "rep_ssl_hello_type"
+        );
+        let is_of_head = name.starts_with("res.")
+            || matches!(name, "status" | "set-cookie")
+            || name.starts_with("shdr")
+            || name.starts_with("scook");
+        match self {
+            Unseen::Nothing => false,
+            Unseen::Bytes => is_of_bytes,
+            Unseen::All => is_of_bytes || is_of_head,
+        }
+    }
 }
 
 const METHODS: &[&str] = &["str", "beg", "end", "sub", "dir", "dom", "reg", "len", "cnt", "ip", "val"];

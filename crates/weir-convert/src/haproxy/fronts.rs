@@ -8,13 +8,12 @@ use super::globals::Globals;
 use super::headers::{Act, Outcome, Side, outcome};
 use super::ledger::Ledger;
 use super::output::{Keys, key_of, said};
+use super::pages::{self, HaproxyPage, PagePlaces};
 use super::pools::timer;
 use super::proxies::Proxy;
 use super::routes::{Routes, listed};
 use super::rules::{RuleStep, StepAct};
-use super::sections::{Line, Section, SectionKind};
 use super::times::Time;
-use crate::{ConvertedFile, SourceFiles};
 
 const HOUR: u64 = 3_600_000;
 const DAY: u64 = 86_400_000;
@@ -25,7 +24,7 @@ pub struct Front {
     /// Keys of the listener.
     pub keys: Keys,
     /// `[[listener.NAME.error_page]]`
-    pub pages: Vec<Keys>,
+    pub pages: Vec<HaproxyPage>,
 }
 
 /// A listener.
@@ -79,7 +78,7 @@ impl Listener<'_> {
         }
         for page in &front.pages {
             let _ = writeln!(body, "\n[[listener.{name}.error_page]]");
-            page.write(body);
+            page.table.write(body);
         }
         for route in written {
             let _ = writeln!(body, "\n[[listener.{name}.route]]");
@@ -93,9 +92,8 @@ impl Listener<'_> {
 /// What the listeners of a proxy say, whichever they are.
 pub fn front(
     proxy: &Proxy<'_>,
-    sections: &[Section],
     globals: &Globals,
-    (source, files): (&dyn SourceFiles, &mut Vec<ConvertedFile>),
+    places: &mut PagePlaces<'_>,
     ledger: &mut Ledger,
 ) -> Front {
     let mut front = Front::default();
@@ -121,7 +119,7 @@ pub fn front(
     );
     ledger.unsaid(
         "errors",
-        "refusals and errors are a line of text, or problem details for programs, in place of HAProxy's pages; a request without a host gets 400, TRACE gets 405",
+        "refusals and errors are a line of text, or problem details for programs, in place of HAProxy's pages; where no connection to a server comes about it is 502 in place of 503, a request without a host gets 400, TRACE gets 405",
     );
     if let Some(line) = proxy.option("abortonclose") {
         keys.set("abort_on_close", "true");
@@ -129,7 +127,7 @@ pub fn front(
     }
     forwarded(proxy, ledger);
     compression(proxy, keys, ledger);
-    pages(&page_lines(proxy, sections, ledger), &mut front.pages, globals, (source, files), ledger);
+    front.pages = pages::pages(&pages::lines_of(proxy, false), places, ledger);
     front
 }
 
@@ -270,123 +268,25 @@ fn compression(proxy: &Proxy<'_>, keys: &mut Keys, ledger: &mut Ledger) {
     keys.set("compress", compress.inline());
 }
 
-/// What a backend says of how its responses look, as rules of the routes that lead to it.
+/// What a backend says of how its responses look, as rules of the routes that lead to it; and its pages.
 pub fn looks(
     proxy: &Proxy<'_>,
-    globals: &Globals,
-    (source, files): (&dyn SourceFiles, &mut Vec<ConvertedFile>),
+    places: &mut PagePlaces<'_>,
     ledger: &mut Ledger,
-) -> Vec<RuleStep> {
-    let own = |word: &str| -> Vec<&Line> {
-        proxy.section.lines.iter().filter(|line| line.word(0) == word).collect()
-    };
+) -> (Vec<RuleStep>, Vec<HaproxyPage>) {
     let mut acts = Vec::new();
-    if let Some(line) = own("compression").first() {
+    if let Some(line) = proxy.section.lines.iter().find(|line| line.word(0) == "compression") {
         let mut keys = Keys::default();
         compression(proxy, &mut keys, ledger);
         let compress = keys.get("compress").map(|compress| StepAct::Key("compress", compress.to_owned()));
         acts.extend(compress.map(|act| (line.number, act)));
     }
-    let lines = own("errorfile");
-    if let Some(line) = lines.first() {
-        let mut tables = Vec::new();
-        pages(&lines, &mut tables, globals, (source, files), ledger);
-        let tables: Vec<String> = tables.iter().map(Keys::inline).collect();
+    let lines = pages::lines_of(proxy, true);
+    let pages = pages::pages(&lines, places, ledger);
+    if let Some(line) = lines.first().filter(|_| !pages.is_empty()) {
+        let tables: Vec<String> = pages.iter().map(|page| page.table.inline()).collect();
         acts.push((line.number, StepAct::Pages(tables)));
     }
     let step = |(line, act)| RuleStep { line, phase: 1, when: When::always(), act };
-    acts.into_iter().map(step).collect()
-}
-
-/// The `errorfile` lines of a proxy, and those of the `http-errors` that it names by `errorfiles`.
-fn page_lines<'s>(proxy: &Proxy<'s>, sections: &'s [Section], ledger: &mut Ledger) -> Vec<&'s Line> {
-    let mut lines: Vec<&Line> = Vec::new();
-    for line in &proxy.lines {
-        match line.word(0) {
-            "errorfile" => lines.push(line),
-            "errorfiles" => {
-                let is_meant = |section: &&Section| {
-                    section.kind == SectionKind::HttpErrors && section.name == line.word(1)
-                };
-                let Some(section) = sections.iter().find(is_meant) else {
-                    ledger.unsupported(line.number, format!("there is no `http-errors {}`", line.word(1)));
-                    continue;
-                };
-                ledger.exact(line.number, "`error_page` of listeners");
-                let codes = line.from(2);
-                let all = section.lines.iter().filter(|page| page.word(0) == "errorfile");
-                lines.extend(
-                    all.filter(|page| codes.is_empty() || codes.iter().any(|code| code == page.word(1))),
-                );
-            }
-            "errorloc" | "errorloc302" | "errorloc303" => {
-                ledger.unsupported(
-                    line.number,
-                    "errors are not answered with redirects: a page of `error_page` can lead on",
-                );
-            }
-            _ => {}
-        }
-    }
-    lines
-}
-
-/// Error pages.
-fn pages(
-    lines: &[&Line],
-    pages: &mut Vec<Keys>,
-    globals: &Globals,
-    (source, files): (&dyn SourceFiles, &mut Vec<ConvertedFile>),
-    ledger: &mut Ledger,
-) {
-    let mut said_already: Vec<&str> = Vec::new();
-    for line in lines.iter().rev() {
-        let (status, path) = (line.word(1), line.word(2));
-        if said_already.contains(&status) {
-            continue;
-        }
-        said_already.push(status);
-        if !status.parse::<u16>().is_ok_and(|status| (400..600).contains(&status)) {
-            ledger.unsupported(line.number, "pages are for errors: 400 to 599");
-            continue;
-        }
-        let text = match source.read(path) {
-            Ok(text) if !text.trim().is_empty() => text,
-            Ok(_) => {
-                ledger.unsupported(line.number, "an empty page, which closes the connection without an answer: Weir's own line of text is sent");
-                continue;
-            }
-            Err(why) => {
-                ledger.unsupported(
-                    line.number,
-                    format!("{path}: {why}; Weir's own line of text is sent in its place"),
-                );
-                continue;
-            }
-        };
-        let (head, content) =
-            text.split_once("\r\n\r\n").or_else(|| text.split_once("\n\n")).unwrap_or(("", &text));
-        let is_type = |line: &&str| line.to_ascii_lowercase().starts_with("content-type:");
-        let kind =
-            head.lines().find(is_type).and_then(|line| line.split_once(':')).map(|(_, kind)| kind.trim());
-        let mut page = Keys::default();
-        page.set("status", status);
-        let name = path.rsplit('/').next().unwrap_or_default().trim_end_matches(".http");
-        let is_other = |path: &String| files.iter().any(|known| known.path == *path && known.text != content);
-        let numbered = (2..).map(|number| format!("{}/{name}-{number}.html", globals.folder));
-        let file = std::iter::once(format!("{}/{name}.html", globals.folder))
-            .chain(numbered)
-            .find(|path| !is_other(path))
-            .unwrap_or_default();
-        page.set("file", said(&file));
-        if let Some(kind) = kind.filter(|kind| kind.contains('/')) {
-            page.set("content_type", said(kind));
-        }
-        if !files.iter().any(|known| known.path == file) {
-            files.push(ConvertedFile { path: file.clone(), text: content.to_owned() });
-        }
-        pages.push(page);
-        ledger.exact(line.number, format!("`error_page` with {file}: the content alone, without its head"));
-    }
-    pages.reverse();
+    (acts.into_iter().map(step).collect(), pages)
 }

@@ -63,7 +63,16 @@ impl Maps {
                 lines.push(line);
             }
         }
-        let text = lines.concat();
+        self.of_text(key, kind, lines.concat())
+    }
+
+    /// The name of a map that says each of these of itself, where what `key` says is one of them.
+    pub fn each(&mut self, key: &str, keys: &[String]) -> String {
+        let lines: Vec<String> = keys.iter().map(|name| format!("{name} {name}\n")).collect();
+        self.of_text(key, "exact", lines.concat())
+    }
+
+    fn of_text(&mut self, key: &str, kind: &'static str, text: String) -> String {
         let path = match self.made.iter().find(|file| file.text == text && file.path.contains(kind)) {
             Some(known) => known.path.clone(),
             None => {

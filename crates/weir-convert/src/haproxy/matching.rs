@@ -110,6 +110,9 @@ pub fn test(criterion: &Criterion, maps: &mut Maps, is_tcp: bool) -> Result<Test
         return test;
     }
     if matches!(name, "req.ssl_sni" | "ssl_fc_sni") {
+        if let Some(converter) = sample.without_case().1.converters.first() {
+            return Err(format!("a condition has no converter `{}`", converter.name));
+        }
         return if is_tcp { server_name(criterion) } else { server_name_of_http(criterion, maps) };
     }
     if name == "src" {

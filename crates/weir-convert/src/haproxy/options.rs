@@ -73,6 +73,7 @@ pub fn judge(proxy: &Proxy<'_>, ledger: &mut Ledger) {
     }
     for line in &proxy.lines {
         match line.word(0) {
+            _ if super::persist::is_about(line) => super::persist::judge(proxy, line, ledger),
             "option" => option(proxy, line, ledger),
             "mode" => match line.word(1) {
                 "http" | "tcp" => ledger.exact(line.number, "`protocol` of listeners"),
@@ -143,7 +144,7 @@ fn option(proxy: &Proxy<'_>, line: &Line, ledger: &mut Ledger) {
         | "accept-unsafe-violations-in-http-response" => {
             ledger.unsupported(number, "what breaks the rules of HTTP is refused (400, 502)");
         }
-        "persist" | "transparent" | "http_proxy" | "originalto" | "srvtcpka-cnt" => {
+        "transparent" | "http_proxy" | "originalto" | "srvtcpka-cnt" => {
             ledger.unsupported(number, "there is nothing like it");
         }
         "checkcache" => {
@@ -183,12 +184,15 @@ fn other(proxy: &Proxy<'_>, line: &Line, ledger: &mut Ledger) {
             Err(why) => ledger.unsupported(number, why),
         },
         "filter" => ledger.unsupported(number, filter(line)),
-        "persist" | "force-persist" | "ignore-persist" | "dispatch" => {
-            ledger.unsupported(number, "there is nothing like it")
+        "persist" | "dispatch" => ledger.unsupported(number, "there is nothing like it"),
+        "monitor" | "monitor-uri" | "errorfile" | "errorfiles" | "http-error" if proxy.is_tcp => {
+            ledger.exact(number, "no effect in `mode tcp`");
         }
-        "monitor" => ledger.unsupported(number, "`monitor-uri` answers 200 whatever holds"),
+        "monitor" => ledger.exact(number, "no effect: this proxy accepts nobody"),
         "monitor-net" => ledger.approximate(number, "clients of this network are served as others are"),
-        "errorfile" | "errorloc" | "errorloc302" | "errorloc303" | "errorfiles" if !proxy.is_front() => {
+        "errorfile" | "errorloc" | "errorloc302" | "errorloc303" | "errorfiles" | "http-error"
+            if !proxy.is_front() =>
+        {
             ledger.unsupported(
                 number,
                 "pages stand on listeners: Weir's own line of text is sent for errors of this pool",
@@ -203,13 +207,7 @@ fn other(proxy: &Proxy<'_>, line: &Line, ledger: &mut Ledger) {
         "http-request" | "http-response" | "http-after-response" | "redirect" | "use_backend" => {
             ledger.exact(number, "no effect in `mode tcp`");
         }
-        "tcp-request" | "tcp-response" => {
-            let refuses = line.words.iter().any(|word| matches!(word.as_str(), "reject" | "deny" | "close"));
-            ledger.unsupported(
-                number,
-                if refuses { super::rules::HELD_BACK } else { "not converted: it has no effect" },
-            );
-        }
+        "tcp-request" | "tcp-response" => ledger.unsupported(number, "not converted: it has no effect"),
         name if OF_SERVERS.contains(&name) && !proxy.is_back() => {
             ledger.exact(number, "no effect: this proxy has no servers");
         }

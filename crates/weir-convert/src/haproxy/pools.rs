@@ -32,6 +32,8 @@ pub struct Pool {
     servers: Vec<(String, Option<String>)>,
     /// Pools of single servers of it.
     singles: Vec<Pool>,
+    /// The same pool without its cookie, where a rule leads to that.
+    unstuck: Option<Box<Pool>>,
 }
 
 impl Pool {
@@ -52,7 +54,7 @@ impl Pool {
         let numbered = (2..).map(|number| name_of(&format!("{number}-{wanted}")));
         let is_other = |name: &String| {
             let same = |single: &Pool| single.name == *name && single.backends.first() != Some(&backend);
-            names.contains(name) || self.singles.iter().any(same)
+            names.contains(name) || self.singles.iter().chain(self.unstuck.as_deref()).any(same)
         };
         let name = std::iter::once(wanted.clone()).chain(numbered).find(|name| !is_other(name));
         let name = name.unwrap_or(wanted);
@@ -77,15 +79,65 @@ impl Pool {
                 tls: self.tls.clone(),
                 servers: Vec::new(),
                 singles: Vec::new(),
+                unstuck: None,
             });
         }
         Ok(Some((name, note)))
     }
 
-    /// Writes its tables, and those of its pools of single servers.
+    /// The pool of the same servers without the cookie, and what differs; `None` if it has none. `names` are
+    /// those of all other pools.
+    pub fn unstuck(&mut self, names: &[String]) -> Option<(String, String)> {
+        let is_hidden = self.keys.get("sticky")?.contains("hidden = true");
+        let wanted = name_of(&format!("{}-any", self.name));
+        let numbered = (2..).map(|number| name_of(&format!("{number}-{wanted}")));
+        let is_other =
+            |name: &String| names.contains(name) || self.singles.iter().any(|single| single.name == *name);
+        let name = std::iter::once(wanted.clone()).chain(numbered).find(|name| !is_other(name));
+        let name = self.unstuck.as_ref().map(|known| known.name.clone()).or(name).unwrap_or(wanted);
+        let note = super::persist::told(&name, is_hidden);
+        if self.unstuck.is_none() {
+            let mut keys = self.keys.clone();
+            keys.remove("sticky");
+            self.unstuck = Some(Box::new(Pool {
+                name: name.clone(),
+                backends: self.backends.clone(),
+                keys,
+                health: self.health.clone(),
+                tls: self.tls.clone(),
+                servers: Vec::new(),
+                singles: Vec::new(),
+                unstuck: None,
+            }));
+        }
+        Some((name, note))
+    }
+
+    /// Says which pool stands in for it.
+    pub fn leads_on(&mut self, other: &str) {
+        self.keys.set("fallback_pool", said(other));
+        if let Some(unstuck) = &mut self.unstuck {
+            unstuck.keys.set("fallback_pool", said(other));
+        }
+    }
+
+    /// The path that probes ask its backends for, and the host where they ask for one, if clients can ask for
+    /// the same.
+    pub fn asked(&self) -> Option<(String, Option<String>)> {
+        let health = |key: &str| self.health.get(key);
+        let is_plain = health("check") == Some("\"http\"")
+            && health("method").is_none()
+            && health("headers").is_none()
+            && health("port").is_none();
+        let path = health("path").unwrap_or("\"/\"");
+        let is_path = !path.contains(['?', '$', '%', '\\']);
+        (is_plain && is_path).then(|| (path.to_owned(), health("host").map(str::to_owned)))
+    }
+
+    /// Writes its tables, and those of its pools of single servers and without its cookie.
     pub fn write(&self, body: &mut String) {
         self.write_own(body);
-        self.singles.iter().for_each(|single| single.write_own(body));
+        self.singles.iter().chain(self.unstuck.as_deref()).for_each(|pool| pool.write_own(body));
     }
 
     fn write_own(&self, body: &mut String) {
@@ -157,6 +209,7 @@ pub fn pool(
         tls: Keys::default(),
         servers: servers.iter().filter_map(|server| server.alone(port)).collect(),
         singles: Vec::new(),
+        unstuck: None,
     };
     balancing::say(proxy, &servers, maps, &mut pool.keys, ledger);
     let has_unix = servers.iter().any(Server::is_unix);

@@ -1,5 +1,6 @@
 //! One frontend, backend or listen, with all that holds for it.
 
+use super::choices::may_name;
 use super::ledger::Ledger;
 use super::sections::{Line, Section, SectionKind, effective};
 use super::times::{Time, duration};
@@ -33,12 +34,16 @@ impl<'s> Proxy<'s> {
             .collect();
         let of_http: Vec<&str> =
             all.iter().filter(|proxy| proxy.is_back() && !proxy.is_tcp).map(Proxy::name).collect();
+        let backs: Vec<&str> = all.iter().filter(|proxy| proxy.is_back()).map(Proxy::name).collect();
         let is_upgraded = |proxy: &Proxy<'s>| {
-            let leads: Vec<&str> = proxy
-                .lines_of("use_backend")
-                .chain(proxy.lines_of("default_backend"))
-                .map(|line| line.word(1))
-                .collect();
+            let lines = proxy.lines_of("use_backend").chain(proxy.lines_of("default_backend"));
+            let mut leads: Vec<&str> = Vec::new();
+            for name in lines.map(|line| line.word(1)) {
+                match name.contains('%') {
+                    true => leads.extend(backs.iter().filter(|back| may_name(name, back))),
+                    false => leads.push(name),
+                }
+            }
             proxy.is_tcp
                 && !proxy.is_back()
                 && !leads.is_empty()

@@ -4,6 +4,7 @@
 //! divides everything behind it: once with the change, where its condition holds, and then once without.
 
 mod ends;
+mod leads;
 
 use std::collections::BTreeMap;
 
@@ -12,9 +13,10 @@ use super::answers::refusal;
 use super::asks::All;
 use super::changes::Changes;
 use super::matching::Special;
-use super::output::{Keys, inline, said, said_all};
+use super::output::{Keys, inline, said};
+use super::pages::HaproxyPage;
 use super::rules::{Answer, RuleStep, StepAct};
-use super::tables::Tables;
+use super::tables::{COUNTED_APART, Tables};
 
 /// Most routes of a listener.
 const MOST_ROUTES: usize = 400;
@@ -23,6 +25,10 @@ const MOST_WAYS: usize = 2 * MOST_ROUTES;
 /// Most changes with conditions that are followed within each other.
 const MOST_CHANGES: usize = 6;
 
+/// Why a rule can't ask for a path.
+const PATH_IS_CHANGED: &str =
+    "it asks for the path that a rule before it has changed, and routes know the first alone";
+
 /// A backend, as routes lead to it.
 #[derive(Debug, Default)]
 pub struct Behind {
@@ -30,6 +36,10 @@ pub struct Behind {
     pub pool: Option<String>,
     /// What is done before it gets a request and can't be said by its pool.
     pub steps: Vec<RuleStep>,
+    /// Its error pages.
+    pub pages: Vec<HaproxyPage>,
+    /// What probes ask its servers for: the path, and the host if they say one, as they stand in the config.
+    pub asked: Option<(String, Option<String>)>,
 }
 
 /// Where requests go that no rule has answered.
@@ -51,6 +61,10 @@ pub struct Known<'k> {
     pub tables: &'k Tables,
     /// Where the files of users are to be.
     pub folder: &'k str,
+    /// The error pages of the proxy.
+    pub pages: &'k [HaproxyPage],
+    /// How many listeners the proxy becomes.
+    pub listener_count: usize,
 }
 
 /// The routes of one listener.
@@ -77,6 +91,8 @@ pub struct Routes<'k> {
     under: Vec<usize>,
     /// Ways that were followed because of a condition (count).
     ways: usize,
+    /// Whether a route asks if servers are up.
+    watches: bool,
 }
 
 /// Where a rule stands.
@@ -120,6 +136,7 @@ impl<'k> Routes<'k> {
             fallbacks: Vec::new(),
             under: Vec::new(),
             ways: 0,
+            watches: false,
         };
         routes.follow(steps, &All::default(), Changes::default(), end);
         routes
@@ -169,14 +186,15 @@ impl<'k> Routes<'k> {
             }
         };
         if changes.path_is_changed && terms.iter().any(|term| term.all.asks_path()) {
-            self.fail(
-                step.line,
-                "it asks for the path that a rule before it has changed, and routes know the first alone",
-            );
+            self.fail(step.line, PATH_IS_CHANGED);
             match refuses {
                 true => terms.iter_mut().for_each(|term| term.all = term.all.without_paths()),
                 false => terms.retain(|term| !term.all.asks_path()),
             }
+        }
+        if matches!(step.act, StepAct::Unwell(_)) {
+            // A route that asks whether servers are up takes all that are left.
+            terms.sort_by_key(|term| !term.specials.is_empty());
         }
         terms
     }
@@ -221,10 +239,11 @@ impl<'k> Routes<'k> {
         let line = spot.step.line;
         let over = if spot.whole { After::IsOver } else { After::GoesOn };
         match (&spot.step.act, term.specials.as_slice()) {
-            (StepAct::Answer(answer), []) => {
+            (StepAct::Answer(answer) | StepAct::Unwell(answer), []) => {
                 self.answer(answer, &spot.all, changes, line);
                 return over;
             }
+            (StepAct::Unwell(_), [(false, Special::NoServer(of))]) => self.watch(of, spot),
             (StepAct::Answer(answer), [(false, Special::NoServer(of))])
                 if answer.key == "respond" && answer.status >= 400 =>
             {
@@ -268,6 +287,10 @@ impl<'k> Routes<'k> {
             }
             (StepAct::Backend(name), [(false, Special::NoServer(of))]) if spot.whole => {
                 self.fallback(line, of, name)
+            }
+            (StepAct::Chosen(choices), []) => {
+                self.choose(choices, spot, changes);
+                return over;
             }
             (StepAct::Mapped(map), []) => {
                 return if self.mapped(map, spot, changes) { over } else { After::GoesOn };
@@ -486,6 +509,9 @@ impl<'k> Routes<'k> {
         for note in limit.notes {
             self.note(line, note);
         }
+        if self.known.listener_count > 1 {
+            self.note(line, COUNTED_APART);
+        }
         self.shares |= limit.is_shared;
         let is_first = spot.whole && self.under.is_empty() && !changes.is_behind;
         match limit.per_client {
@@ -500,85 +526,6 @@ impl<'k> Routes<'k> {
                 self.changed(spot, spot.rest, changes, |changes| changes.limits.push(limit.table.clone()));
             }
         }
-    }
-
-    fn split(&mut self, spot: &Spot<'_>, name: &str, share: f64, changes: &mut Changes) {
-        let line = spot.step.line;
-        if self.known.is_tcp {
-            return self.fail(line, "routes of tcp have no shares");
-        }
-        let Some(pool) = self.pool_alone(line, name) else { return };
-        self.note(
-            line,
-            "`split`: while that pool is down, its share goes to the other one, where HAProxy answers 503",
-        );
-        self.changed(spot, spot.rest, changes, |changes| {
-            // Each draw is made of what those before it have left.
-            let left = 1.0 - changes.splits.iter().map(|(_, share)| share).sum::<f64>();
-            let share = (share * left * 1e6).round() / 1e6;
-            match changes.splits.iter_mut().find(|(known, _)| *known == pool) {
-                Some((_, known)) => *known += share,
-                None => changes.splits.push((pool.clone(), share)),
-            }
-        });
-    }
-
-    fn fallback(&mut self, line: usize, of: &str, name: &str) {
-        let (Some(first), Some(second)) = (self.pool_alone(line, of), self.pool_alone(line, name)) else {
-            return;
-        };
-        self.note(line, format!("`fallback_pool` of pool `{first}`"));
-        self.fallbacks.push((first, second));
-    }
-
-    /// The pool of a backend whose rules are all said by its pool.
-    fn pool_alone(&mut self, line: usize, name: &str) -> Option<String> {
-        match self.known.backends.get(name) {
-            Some(behind @ Behind { pool: Some(pool), .. }) if !behind.has_rules() => Some(pool.clone()),
-            Some(Behind { pool: Some(_), .. }) => {
-                self.fail(
-                    line,
-                    format!(
-                        "backend `{name}` has rules of its own, which would not hold for what comes this way"
-                    ),
-                );
-                None
-            }
-            _ => {
-                self.fail(line, format!("there is no backend `{name}` that serves"));
-                None
-            }
-        }
-    }
-
-    /// Whether it leads anywhere.
-    fn mapped(&mut self, map: &str, spot: &Spot<'_>, changes: &Changes) -> bool {
-        let line = spot.step.line;
-        let others = |behind: &&Behind| !behind.has_rules();
-        let all = self.known.backends.values();
-        let pools: Vec<String> =
-            all.clone().filter(others).filter_map(|behind| behind.pool.clone()).collect();
-        if all.clone().any(Behind::has_rules) {
-            self.fail(line, "backends with rules of their own are not among its pools: what the map leads there goes to the default");
-        }
-        let default = match spot.end {
-            End::Backend(Some(name)) => self.pool_alone(line, name),
-            End::Pool(pool) => pool.clone(),
-            End::Backend(None) => None,
-        };
-        let (Some(default), false) = (default, pools.is_empty() || self.known.is_tcp) else {
-            self.fail(line, "a map of pools is for HTTP, and needs a default backend beside it");
-            return false;
-        };
-        let entries = vec![
-            ("pool".to_owned(), said(&default)),
-            (
-                "pool_map".to_owned(),
-                inline(&[("map".to_owned(), said(map)), ("pools".to_owned(), said_all(&pools))]),
-            ),
-        ];
-        self.push(&spot.all, changes, entries, line);
-        true
     }
 }
 

@@ -7,7 +7,7 @@ use super::ledger::Ledger;
 use super::output::Keys;
 use super::routes::listed;
 use super::sections::Line;
-use super::{actions, answers, tracks};
+use super::{actions, answers, monitors, persist, tracks};
 
 /// One rule.
 #[derive(Clone, Debug)]
@@ -35,6 +35,12 @@ pub enum StepAct {
     Pool(String),
     /// Leads to the backend that a map names.
     Mapped(String),
+    /// Leads to one of these backends, each under its condition, and else to the default.
+    Chosen(Vec<(String, When)>),
+    /// Goes to a server whatever its cookie says.
+    Unstuck,
+    /// Tells who watches the service that it is not well.
+    Unwell(Answer),
     /// Goes on to the backend's choice.
     Allow,
     /// Keeps what backends respond from clients, and says this in its place.
@@ -66,6 +72,8 @@ pub struct Answer {
     pub body: Keys,
     /// Fields that it has.
     pub fields: Vec<Edit>,
+    /// Whether it has the content of its status's page, where there is one.
+    pub takes_page: bool,
 }
 
 impl Answer {
@@ -110,29 +118,49 @@ pub struct Rules {
 /// Reads the rules in the lines of a proxy, and gives each its verdict.
 pub fn rules(lines: &[&Line], reader: &mut Reader<'_>, ledger: &mut Ledger) -> Rules {
     let mut rules = Rules { filters: Filters::of(lines), ..Rules::default() };
-    let is = |words: &'static [&'static str]| move |line: &&&Line| words.contains(&line.word(0));
+    let watched = monitors::watched(lines);
+    let held = watched.map(|line| line.number);
+    let is = |words: &'static [&'static str]| {
+        move |line: &&&Line| {
+            words.contains(&line.word(0)) && (line.word(0) != "monitor-uri" || Some(line.number) == held)
+        }
+    };
     // Whatever their order in the file, HAProxy follows them by kind. What is done to responses stands before
     // the rest, since no rule of requests keeps it from being done.
-    let kinds: [&[&str]; 6] = [
-        &["monitor-uri"],
-        &["http-response", "http-after-response", "rspadd"],
-        &["http-request", "reqadd", "block"],
-        &["redirect"],
-        &["use_backend"],
-        &["use-server"],
+    let kinds: [(usize, &[&str]); 8] = [
+        (0, &["monitor"]),
+        (0, &["monitor-uri"]),
+        (1, &["http-response", "http-after-response", "rspadd"]),
+        (2, &["http-request", "reqadd", "block"]),
+        (3, &["redirect"]),
+        (4, &["use_backend"]),
+        (5, &["use-server"]),
+        (6, &["ignore-persist"]),
     ];
-    for (phase, kind) in kinds.into_iter().enumerate() {
+    for (phase, kind) in kinds {
         for line in lines.iter().filter(is(kind)) {
-            if !reader.is_tcp || matches!(line.word(0), "use_backend" | "use-server") {
-                rules.read(phase, line, reader, ledger);
+            if line.word(0) == "monitor" && watched.is_none() {
+                ledger.exact(line.number, "no effect: there is no `monitor-uri`");
+            } else if !reader.is_tcp || matches!(line.word(0), "use_backend" | "use-server") {
+                rules.read((phase, watched), line, reader, ledger);
             }
+        }
+        if kind == ["monitor"] {
+            // A route that asks whether servers are up takes all that are left.
+            rules.steps.sort_by_key(|step| step.when.asks_servers());
         }
     }
     rules
 }
 
 impl Rules {
-    fn read(&mut self, phase: usize, line: &Line, reader: &mut Reader<'_>, ledger: &mut Ledger) {
+    fn read(
+        &mut self,
+        (phase, watched): (usize, Option<&Line>),
+        line: &Line,
+        reader: &mut Reader<'_>,
+        ledger: &mut Ledger,
+    ) {
         let first = match line.word(0) {
             "http-request" | "http-response" | "http-after-response" => 2,
             _ => 1,
@@ -143,7 +171,10 @@ impl Rules {
         reader.of_response = matches!(line.word(0), "http-response" | "http-after-response");
         let when = reader.when(line.from(end), &mut read);
         reader.of_response = false;
-        let when = when.and_then(|when| tracks::counted(when, &reader.tracks));
+        let mut when = when.and_then(|when| tracks::counted(when, &reader.tracks));
+        if let Some(watched) = watched.filter(|_| line.word(0) == "monitor") {
+            when = monitors::of_those(when, watched);
+        }
         self.used.extend(read.used);
         let words = &line.words[..end];
         if words.get(1).is_some_and(|action| action == "set-var" || action.starts_with("set-var(")) {
@@ -160,10 +191,12 @@ impl Rules {
             return;
         }
         let acts = match line.word(0) {
-            "monitor-uri" => answers::monitor(line),
+            "monitor-uri" => monitors::well(line),
+            "monitor" => Ok(monitors::unwell()),
+            "ignore-persist" => Ok(persist::ignored()),
             "redirect" => answers::redirect(&words[1..], reader.maps).map(actions::Became::answer),
             "block" => Ok(actions::Became::answer((answers::refusal(403), Vec::new()))),
-            "use_backend" => actions::use_backend(line.word(1), reader.maps),
+            "use_backend" => actions::use_backend(line.word(1), reader),
             "use-server" => actions::use_server(line.word(1)),
             "reqadd" | "rspadd" => actions::added(line),
             _ if line.word(1) == "set-bandwidth-limit" => {
@@ -267,6 +300,9 @@ pub fn effect(line: &Line) -> &'static str {
         _ if refuses(line) => CLOSED,
         ("tcp-request", _) if matches!(line.word(2), "reject" | "silent-drop") => CLOSED,
         ("tcp-request", _) => "not converted: the rules behind it hold for these, too",
+        ("tcp-response", _) => ALL_HELD_BACK,
+        ("monitor", _) => "NOT CONVERTED: `monitor-uri` answers 200 also where this holds",
+        ("ignore-persist", _) => "not converted: these requests go to the server of their cookie, too",
         _ if holds_back(line) => ALL_HELD_BACK,
         ("use-server", _) => "not converted: these requests go where the balance says",
         ("http-request", "allow") => "not converted: the rules behind it hold for these requests, too",

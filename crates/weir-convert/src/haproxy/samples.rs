@@ -231,7 +231,7 @@ pub fn format(text: &str, maps: &mut Maps) -> Result<Value, String> {
 }
 
 /// Where the bracket of `%[` closes.
-fn closing(text: &str) -> Option<usize> {
+pub fn closing(text: &str) -> Option<usize> {
     let mut depth = 0_usize;
     let mut quote = None;
     for (at, c) in text.char_indices() {

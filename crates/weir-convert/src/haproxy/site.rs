@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::acls::{Acls, Here, Reader};
 use super::binds::{self, Group};
+use super::choices::may_name;
+use super::criteria::Unseen;
 use super::fronts::{self, Front, Listener};
 use super::globals::Globals;
 use super::headers::{Edits, Side};
@@ -11,16 +13,17 @@ use super::ledger::Ledger;
 use super::logs::Logs;
 use super::maps::Maps;
 use super::output::{Keys, name_of};
+use super::pages::{HaproxyPage, PagePlaces};
 use super::peers::Peers;
 use super::pools::{self, Pool};
 use super::proxies::Proxy;
 use super::routes::{Behind, End, Known, Routes};
 use super::rules::{self, RuleStep, Rules, StepAct};
 use super::sections::{Line, Section};
-use super::tables::Tables;
+use super::tables::{COUNTED_APART, Tables};
 use super::tcp::{self, Gate};
 use super::tracks::{self, Tracks};
-use super::{options, stats, trust};
+use super::{options, stats, tcp_responses, trust};
 use crate::{ConvertedFile, SourceFiles};
 
 /// A file while it is converted.
@@ -52,6 +55,8 @@ struct Part<'s> {
     gate: Gate,
     groups: Vec<Group>,
     pool: Option<Pool>,
+    /// Pages of a backend.
+    pages: Vec<HaproxyPage>,
 }
 
 /// The pool for connections that no rule takes, which HAProxy closes.
@@ -124,12 +129,20 @@ impl<'s> Site<'s> {
     fn part(&mut self, proxy: &'s Proxy<'s>, tables: &Tables) -> Part<'s> {
         let acls = Acls::of(&proxy.lines, &mut self.maps, self.source, proxy.is_tcp);
         let tables = tables.of(proxy.name(), &proxy.lines, &mut self.maps);
+        let backends = |is_tcp: bool| -> Vec<String> {
+            let is_meant = |other: &&Proxy<'_>| other.is_back() && other.is_tcp == is_tcp;
+            self.proxies.iter().filter(is_meant).map(|other| other.name().to_owned()).collect()
+        };
+        let (backends, other_backends) = (backends(proxy.is_tcp), backends(!proxy.is_tcp));
         let mut reader = Reader {
             acls: &acls,
             maps: &mut self.maps,
             source: self.source,
             is_tcp: proxy.is_tcp,
             of_response: false,
+            unseen: Unseen::Nothing,
+            backends,
+            other_backends,
             tracks: Tracks::new(),
         };
         let mut trusting = Vec::new();
@@ -140,17 +153,27 @@ impl<'s> Site<'s> {
         };
         let mut rules = rules::rules(&proxy.lines, &mut reader, &mut self.ledger);
         rules.used.extend(trusting);
-        let mut front = Front::default();
+        if !proxy.is_front() {
+            // Who watches asks a frontend.
+            rules.steps.retain(|step| step.phase > 0);
+        }
+        if !proxy.is_back() {
+            rules.steps.retain(|step| step.act != StepAct::Unstuck);
+        }
+        let early = tcp_responses::rules(proxy, &mut reader, &mut rules.used, &mut self.ledger);
+        let first = rules.steps.iter().position(|step| step.phase > 0).unwrap_or(rules.steps.len());
+        rules.steps.splice(first..first, early);
+        let (mut front, mut pages) = (Front::default(), Vec::new());
+        let mut places = PagePlaces {
+            sections: self.sections,
+            folder: &self.globals.folder,
+            source: self.source,
+            made: &mut self.files,
+        };
         let mut groups = Vec::new();
         let mut gate = tcp::gate(proxy, &mut reader, &tables, &mut self.ledger);
         if proxy.is_front() {
-            front = fronts::front(
-                proxy,
-                self.sections,
-                self.globals,
-                (self.source, &mut self.files),
-                &mut self.ledger,
-            );
+            front = fronts::front(proxy, self.globals, &mut places, &mut self.ledger);
             let by_port = rules.steps.iter().chain(&gate.steps).any(|step| step.when.asks_ports());
             groups = binds::groups(proxy, by_port, self.globals, self.source, &mut self.ledger);
             self.logs.read(proxy, self.sections, &mut self.maps, &mut self.ledger);
@@ -159,8 +182,9 @@ impl<'s> Site<'s> {
             }
         }
         if !proxy.is_front() && !proxy.is_tcp {
-            let looks = fronts::looks(proxy, self.globals, (self.source, &mut self.files), &mut self.ledger);
+            let (looks, own) = fronts::looks(proxy, &mut places, &mut self.ledger);
             rules.steps.splice(0..0, looks);
+            pages = own;
         }
         rules.steps.splice(0..0, fronts::forwarded_as(proxy));
         rules.steps.splice(0..0, std::mem::take(&mut gate.steps));
@@ -168,7 +192,7 @@ impl<'s> Site<'s> {
         acls.judge(&used, &mut self.ledger);
         gate.keys = front.keys;
         gate.pages = front.pages;
-        Part { proxy, rules, tables, gate, groups, pool: None }
+        Part { proxy, rules, tables, gate, groups, pool: None, pages }
     }
 
     /// Makes the pools, and has them say what holds for all of their requests.
@@ -201,12 +225,20 @@ impl<'s> Site<'s> {
         }
     }
 
-    /// Makes the pools of single servers that rules lead to.
+    /// Makes the pools of single servers, and those without a cookie, that rules lead to.
     fn servers_alone(&mut self, part: &mut Part<'s>) {
         let names: Vec<String> = self.proxies.iter().map(|proxy| name_of(proxy.name())).collect();
         let is_tcp = part.proxy.is_tcp;
+        let has_cookie = part.proxy.last(&["cookie"]).is_some();
         let pool = &mut part.pool;
         part.rules.steps.retain_mut(|step| {
+            if step.act == StepAct::Unstuck {
+                let made = pool.as_mut().filter(|_| has_cookie).and_then(|pool| pool.unstuck(&names));
+                let Some((name, note)) = made else { return false };
+                self.ledger.approximate(step.line, note);
+                step.act = StepAct::Pool(name);
+                return true;
+            }
             let StepAct::Server(server) = &step.act else { return true };
             let made = match pool {
                 Some(pool) => pool.alone(server, is_tcp, &names),
@@ -238,8 +270,12 @@ impl<'s> Site<'s> {
         for part in parts.iter().filter(|part| part.proxy.is_back()) {
             let pool = part.pool.as_ref().map(|pool| pool.name.clone());
             // A `listen` that others lead to does not lead on: that is for those who come to its addresses.
-            let is_own = |step: &&RuleStep| !matches!(step.act, StepAct::Backend(_) | StepAct::Mapped(_));
-            let behind = Behind { pool, steps: part.rules.steps.iter().filter(is_own).cloned().collect() };
+            let is_own = |step: &&RuleStep| {
+                !matches!(step.act, StepAct::Backend(_) | StepAct::Mapped(_) | StepAct::Chosen(_))
+            };
+            let steps = part.rules.steps.iter().filter(is_own).cloned().collect();
+            let asked = part.pool.as_ref().and_then(Pool::asked);
+            let behind = Behind { pool, steps, pages: part.pages.clone(), asked };
             backends[usize::from(part.proxy.is_tcp)].insert(part.proxy.name().to_owned(), behind);
         }
         let of_backs: Vec<String> = self
@@ -257,9 +293,14 @@ impl<'s> Site<'s> {
         for part in parts.iter().filter(|part| part.proxy.is_front()) {
             let backends = &backends[usize::from(part.proxy.is_tcp)];
             let is_tcp = part.proxy.is_tcp;
-            let known = Known { backends, is_tcp, tables: &part.tables, folder: &self.globals.folder };
+            let listener_count = part.groups.len();
+            let (tables, folder, pages) = (&part.tables, &self.globals.folder, &part.gate.pages);
+            let known = Known { backends, is_tcp, tables, folder, pages, listener_count };
             let end = self.end(part, backends);
             self.said_of_section(part);
+            for line in part.gate.limit_lines.iter().filter(|_| listener_count > 1) {
+                self.ledger.approximate(*line, COUNTED_APART);
+            }
             for group in &part.groups {
                 let Some(group) = self.untaken(part, group, &mut taken) else { continue };
                 let mut listener = self.listener(part, &group, &end, &known, (&of_backs, &mut names));
@@ -275,7 +316,7 @@ impl<'s> Site<'s> {
         for mut part in parts {
             if let Some(pool) = &mut part.pool {
                 if let Some((_, other)) = fallbacks.iter().find(|(of, _)| *of == pool.name) {
-                    pool.keys.set("fallback_pool", super::output::said(other));
+                    pool.leads_on(other);
                 }
                 pool.write(&mut body);
             }
@@ -349,7 +390,7 @@ impl<'s> Site<'s> {
         };
         let name = line.word(1);
         match backends.get(name) {
-            Some(Behind { pool: None, steps }) if steps.is_empty() => {
+            Some(Behind { pool: None, steps, .. }) if steps.is_empty() => {
                 self.ledger.unsupported(
                     line.number,
                     format!("backend `{name}` has no server that is converted: 503"),
@@ -411,13 +452,13 @@ impl<'s> Site<'s> {
 /// The port that clients of a pool ask for, where it is one alone.
 fn port_of(part: &Part<'_>, parts: &[Part<'_>]) -> Option<u16> {
     let name = part.proxy.name();
-    let leads =
-        |other: &&Part<'_>| {
-            std::ptr::eq(*other, part)
-                || other.proxy.lines.iter().any(|line| {
-                    matches!(line.word(0), "use_backend" | "default_backend") && line.word(1) == name
-                })
-        };
+    let leads = |other: &&Part<'_>| {
+        std::ptr::eq(*other, part)
+            || other.proxy.lines.iter().any(|line| match line.word(0) {
+                "use_backend" => line.word(1) == name || may_name(line.word(1), name),
+                word => word == "default_backend" && line.word(1) == name,
+            })
+    };
     let mut ports: Vec<u16> = parts
         .iter()
         .filter(leads)

@@ -17,6 +17,8 @@ use super::times::{Time, duration};
 pub struct Tables {
     /// Periods of the rates that a table stores, by the name of the table and the counter.
     stored: BTreeMap<(String, String), Time>,
+    /// The proxies whose rules count in a table, by its name.
+    trackers: BTreeMap<String, BTreeSet<String>>,
     /// By number: the key, and the table if it is another proxy's.
     tracked: BTreeMap<String, (Result<String, String>, Option<String>)>,
     /// The tables that peers share.
@@ -44,6 +46,12 @@ impl Tables {
     /// Takes up the tables of all sections.
     pub fn read(sections: &[Section], proxies: &[Proxy<'_>], peers: &Peers, ledger: &mut Ledger) -> Tables {
         let mut tables = Tables { has_peers: peers.are_some(), ..Tables::default() };
+        for proxy in proxies {
+            for (_, _, table) in proxy.lines.iter().filter_map(|line| tracking(line)) {
+                let table = table.unwrap_or(proxy.name()).to_owned();
+                tables.trackers.entry(table).or_default().insert(proxy.name().to_owned());
+            }
+        }
         for proxy in proxies {
             for line in proxy.lines_of("stick-table") {
                 let words = line.from(1);
@@ -82,8 +90,17 @@ impl Tables {
             (_, true) => "; each Weir counts alone (`share = false`)",
             (_, false) => "",
         };
+        let many = match self.trackers.get(name) {
+            Some(trackers) if trackers.len() > 1 => format!(
+                "; COUNTED APART: {} share this table in HAProxy, and in Weir each counts what comes to it alone",
+                trackers.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+            ),
+            _ => String::new(),
+        };
         let note = match stored(words).next() {
-            Some(_) => format!("limits have their own counters, for 250,000 keys each (`keys`){with_peers}"),
+            Some(_) => {
+                format!("limits have their own counters, for 250,000 keys each (`keys`){with_peers}{many}")
+            }
             None => "no table: the client's address, or a sealed cookie, says where it belongs".to_owned(),
         };
         ledger.approximate(line, note);
@@ -92,20 +109,24 @@ impl Tables {
     /// These tables, with what the rules of a proxy track.
     pub fn of(&self, proxy: &str, lines: &[&Line], maps: &mut Maps) -> Tables {
         let mut tables = Tables { own: proxy.to_owned(), ..self.clone() };
-        for line in lines {
-            let at = match (line.word(0), line.word(1)) {
-                ("http-request", _) => 1,
-                ("tcp-request", "connection" | "content" | "session") => 2,
-                _ => continue,
-            };
-            let action = line.word(at);
-            let Some(index) = action.strip_prefix("track-sc") else { continue };
-            let index = index.trim_start_matches('(').trim_end_matches(')');
-            let key = Sample::parse(line.word(at + 1)).and_then(|sample| key_of(&sample, maps));
-            let table = (line.word(at + 2) == "table").then(|| line.word(at + 3).to_owned());
-            tables.tracked.insert(index.to_owned(), (key, table));
+        for (index, sample, table) in lines.iter().filter_map(|line| tracking(line)) {
+            let key = Sample::parse(sample).and_then(|sample| key_of(&sample, maps));
+            tables.tracked.insert(index.to_owned(), (key, table.map(str::to_owned)));
         }
         tables
+    }
+
+    /// What differs of a limit that counts in this table, where others count there, too.
+    fn apart(&self, table: &str) -> Option<String> {
+        let trackers = self.trackers.get(table)?;
+        let others: Vec<String> =
+            trackers.iter().filter(|name| **name != self.own).map(|name| format!("`{name}`")).collect();
+        (!others.is_empty()).then(|| {
+            format!(
+                "COUNTED APART: in HAProxy what comes to {} counts in this table (`{table}`), too, and in Weir what comes here alone",
+                others.join(", ")
+            )
+        })
     }
 
     /// What it becomes that a counter is above a number. `Err` says what there is nothing like.
@@ -119,7 +140,8 @@ impl Tables {
                 .ok_or_else(|| format!("nothing is tracked as `sc{index}`"))?,
         };
         let key = key?;
-        let mut notes = Vec::new();
+        let name = counter.table.clone().or(table).unwrap_or_else(|| self.own.clone());
+        let mut notes: Vec<String> = self.apart(&name).into_iter().collect();
         if counter.what == "conn_cur" && key == "client_ip" {
             notes.push(
                 "`max_connections_per_client`: the connection beyond is closed; of IPv6 a client is its /64"
@@ -137,7 +159,6 @@ impl Tables {
             }
             other => return Err(format!("there is no counter like `{other}`")),
         };
-        let name = counter.table.clone().or(table).unwrap_or_else(|| self.own.clone());
         let period = self
             .stored
             .get(&(name.clone(), counter.what.clone()))
@@ -182,6 +203,22 @@ impl Tables {
         }
         limit.inline()
     }
+}
+
+/// What differs of a limit of a proxy that becomes several listeners.
+pub const COUNTED_APART: &str = "COUNTED APART: in HAProxy what comes to any address of this proxy counts, in Weir each of its listeners counts for itself";
+
+/// The number of a counter, its key and its table, if a rule tells it of requests.
+fn tracking(line: &Line) -> Option<(&str, &str, Option<&str>)> {
+    let at = match (line.word(0), line.word(1)) {
+        ("http-request", _) => 1,
+        ("tcp-request", "connection" | "content" | "session") => 2,
+        _ => return None,
+    };
+    let index = line.word(at).strip_prefix("track-sc")?;
+    let index = index.trim_start_matches('(').trim_end_matches(')');
+    let table = (line.word(at + 2) == "table").then(|| line.word(at + 3));
+    Some((index, line.word(at + 1), table))
 }
 
 /// The word that follows this one.

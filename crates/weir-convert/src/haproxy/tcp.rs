@@ -6,6 +6,7 @@ use super::asks::{All, Ask};
 use super::ledger::Ledger;
 use super::matching::Special;
 use super::output::{Keys, said_all};
+use super::pages::HaproxyPage;
 use super::proxies::Proxy;
 use super::rules::{CLOSED, NO_LIMIT, RuleStep, StepAct};
 use super::sections::Line;
@@ -17,9 +18,11 @@ pub struct Gate {
     /// Keys of the listener.
     pub keys: Keys,
     /// Error pages of the listener.
-    pub pages: Vec<Keys>,
+    pub pages: Vec<HaproxyPage>,
     /// Tables of `rate_limit`.
     pub limits: Vec<String>,
+    /// The lines that they, and limits of connections at once, come of.
+    pub limit_lines: Vec<usize>,
     /// Whether Weirs count one of them together.
     pub shares: bool,
     /// Names of ACLs that are used.
@@ -58,11 +61,6 @@ pub fn gate(proxy: &Proxy<'_>, reader: &mut Reader<'_>, tables: &Tables, ledger:
         gate.limits.push(tables.of_all(most));
         let note = "`rate_limit` of the listener: connections beyond it are closed, and do not wait";
         ledger.approximate(line.number, note);
-    }
-    for line in proxy.lines_of("tcp-response") {
-        if line.words.iter().any(|word| word == "inspect-delay" || word == "accept") {
-            ledger.exact(line.number, "what backends say is passed on at once");
-        }
     }
     if !gate.denied.is_empty() {
         gate.keys.set("deny_address", said_all(&gate.denied));
@@ -215,7 +213,12 @@ impl Gate {
     ) {
         let counts = term.specials.iter().any(|(_, special)| special.is_limit());
         match self.list(term, tables, is_tcp) {
-            Ok(note) => ledger.approximate(number, note),
+            Ok(note) => {
+                if counts {
+                    self.limit_lines.push(number);
+                }
+                ledger.approximate(number, note);
+            }
             Err(why) if counts => ledger.unsupported(number, format!("{why}: {NO_LIMIT}")),
             Err(_) => {
                 ledger.approximate(number, refused_by_routes(is_tcp));

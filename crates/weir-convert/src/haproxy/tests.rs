@@ -1,5 +1,7 @@
 //! What whole files are converted to. Each result is checked as `weir check` does.
 
+mod leads;
+mod pages;
 mod peers;
 mod robust;
 mod verdicts;

@@ -11,8 +11,25 @@ pub struct Texts<'c> {
     patterns: &'c [String],
     /// `(?i)`, or nothing.
     case: &'static str,
-    /// What has made the text lower case before: then a pattern with a capital never matches.
+    /// Whether something has made the text lower or upper case before, so that some patterns never match.
     lowered: bool,
+    /// Whether that was upper case.
+    raised: bool,
+}
+
+/// Whether a text that was made lower or upper case is never this one.
+fn is_never(pattern: &str, raised: bool) -> bool {
+    match raised {
+        true => pattern.contains(|c: char| c.is_ascii_lowercase()),
+        false => pattern.contains(|c: char| c.is_ascii_uppercase()),
+    }
+}
+
+/// Whether a text is upper case when it is compared.
+fn is_raised(criterion: &Criterion) -> bool {
+    let case = |name: &str| matches!(name, "lower" | "upper");
+    let last = criterion.sample.converters.iter().rfind(|call| case(&call.name));
+    last.is_some_and(|call| call.name == "upper")
 }
 
 impl<'c> Texts<'c> {
@@ -30,7 +47,8 @@ impl<'c> Texts<'c> {
         {
             return Err("a variable of the environment is compared as a whole text alone".to_owned());
         }
-        Ok(Texts { method, patterns: &criterion.patterns, case, lowered })
+        let (lowered, raised) = (lowered && !criterion.ignore_case, is_raised(criterion));
+        Ok(Texts { method, patterns: &criterion.patterns, case, lowered, raised })
     }
 
     /// Whether only beginnings are compared.
@@ -40,10 +58,8 @@ impl<'c> Texts<'c> {
 
     /// The patterns that can match at all.
     fn patterns(&self) -> impl Iterator<Item = &'c String> {
-        let lowered = self.lowered && self.method != "reg";
-        self.patterns
-            .iter()
-            .filter(move |pattern| !lowered || !pattern.contains(|c: char| c.is_ascii_uppercase()))
+        let (lowered, raised) = (self.lowered && self.method != "reg", self.raised);
+        self.patterns.iter().filter(move |pattern| !lowered || !is_never(pattern, raised))
     }
 
     /// The paths that it is about; none where no path can match.
@@ -263,7 +279,8 @@ pub fn host(criterion: &Criterion, without_port: bool) -> Result<(Vec<Ask>, Vec<
         if port {
             notes.push(format!("`{pattern}` is compared without its port"));
         }
-        if method == "str" && (lowered && name.contains(|c: char| c.is_ascii_uppercase())) {
+        let is_exact = lowered && !criterion.ignore_case;
+        if method == "str" && is_exact && is_never(name, is_raised(criterion)) {
             continue;
         }
         let one = match super::words::has_variable(name) {

@@ -4,7 +4,7 @@ use std::fs;
 
 use weir_tests::dialogue::until;
 
-use super::{Pair, converted, sends};
+use super::{Pair, converted, sends, writes_made_files};
 
 const FRAME: &str = "defaults\n mode http\n timeout connect 5s\n timeout client 9s\n timeout server 9s\n\
                      frontend web\n bind 127.0.0.1:18000\n";
@@ -76,11 +76,7 @@ fn what_only_a_map_can_say_is_asked_of_one() {
     fs::create_dir_all(&folder).expect("a folder");
     let told = converted(&text, &[]);
     assert!(told.contains("timeout = { backend = \"8s\", stream = \"8s\" }"), "{told}");
-    for made in told.split("\n# The file /etc/weir/").skip(1) {
-        let (name, lines) = made.split_once(":\n").expect("a name");
-        let lines: Vec<&str> = lines.lines().map_while(|line| line.strip_prefix("#   ")).collect();
-        fs::write(folder.join(name), lines.join("\n")).expect("written");
-    }
+    writes_made_files(&told, &folder);
     let pair = Pair::with(&text, 1, &[], &[("/etc/weir/", &format!("{}/", folder.display()))]);
     let mut requests = Vec::new();
     for path in [

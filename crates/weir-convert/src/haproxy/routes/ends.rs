@@ -5,6 +5,7 @@ use super::super::asks::{All, askable, conditions_of};
 use super::super::changes::Changes;
 use super::super::headers::{Edits, Side};
 use super::super::output::{Keys, said};
+use super::super::pages::HaproxyPage;
 use super::super::rules::Answer;
 use super::{End, MOST_ROUTES, Routes, listed};
 
@@ -24,7 +25,8 @@ impl Routes<'_> {
         if !changes.limits.is_empty() {
             keys.set("rate_limit", listed(&changes.limits));
         }
-        let mut entries = vec![(answer.key.to_owned(), answer.table.clone())];
+        let table = self.paged(answer, changes).unwrap_or_else(|| answer.table.clone());
+        let mut entries = vec![(answer.key.to_owned(), table)];
         entries.extend(keys.entries().iter().cloned());
         let (is_tcp, mut all) = (self.known.is_tcp, all.clone());
         if answer.key == "respond"
@@ -37,11 +39,23 @@ impl Routes<'_> {
         self.push(&all, &Changes { pinned: changes.pinned.clone(), ..Changes::default() }, entries, line);
     }
 
+    /// The table of an answer with the content of its status's page, as the backend or else the proxy has it.
+    fn paged(&self, answer: &Answer, changes: &Changes) -> Option<String> {
+        let of = |pages: &[HaproxyPage]| pages.iter().find(|page| page.status == answer.status).cloned();
+        let behind = self.known.backends.get(&changes.backend).and_then(|behind| of(&behind.pages));
+        let page = behind.or_else(|| of(self.known.pages)).filter(|_| answer.takes_page)?;
+        let mut table = Keys::default();
+        table.set("status", answer.status.to_string());
+        page.content.entries().iter().for_each(|(key, value)| table.set(key, value.clone()));
+        Some(table.inline())
+    }
+
     /// Goes on to a backend, with its own rules.
     pub(super) fn enter(&mut self, name: &str, at: &All, mut changes: Changes) {
         let known = self.known;
         if let Some(behind) = known.backends.get(name) {
             changes.is_behind = true;
+            name.clone_into(&mut changes.backend);
             self.follow(&behind.steps, at, changes, &End::Pool(behind.pool.clone()));
         }
     }

@@ -121,6 +121,24 @@ fn rules_about_servers_that_are_down_and_limits_of_all_connections_are_keys() {
 }
 
 #[test]
+fn texts_that_are_made_upper_or_lower_case_are_never_of_the_other() {
+    for (condition, written) in [
+        ("req.fhdr(x),upper -m str ABC", Some("header = { x = \"~(?i)^ABC$\" }")),
+        ("req.fhdr(x),upper -m str abc", None),
+        ("req.fhdr(x),lower -m str ABC", None),
+        ("req.fhdr(x),lower -m str -i ABC", Some("header = { x = \"~(?i)^ABC$\" }")),
+        ("req.hdr(host),upper -m str A.TEST", Some("host = \"a.test\"")),
+        ("req.hdr(host),upper -m str a.test", None),
+    ] {
+        let body = checked(&with(&format!("http-request deny if {{ {condition} }}")));
+        match written {
+            Some(written) => assert!(body.contains(written), "{condition}: {body}"),
+            None => assert!(!body.contains("respond"), "{condition}: {body}"),
+        }
+    }
+}
+
+#[test]
 fn where_a_client_meant_to_go_decides_only_for_servers_without_an_address() {
     let text = with("http-request set-dst hdr_ip(x-to)");
     let (of_none, note) = verdict(&text, 5);
