@@ -59,7 +59,7 @@ fn content_with_a_digest_behind_it_goes_as_it_came_or_without_the_digest() {
             if request.target == "/announced" { "trailer: x-other, Content-Digest\r\n" } else { "" };
         wire.sends(format!(
             "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n{announced}transfer-encoding: chunked\r\n\r\n\
-             {:x}\r\n{body}\r\n0\r\ncontent-digest: sha-256=:x:\r\nx-other: 1\r\n\r\n",
+             {:x}\r\n{body}\r\n0\r\ncontent-digest: sha-256=:x:\r\netag: \"a\"\r\nx-other: 1\r\n\r\n",
             body.len()
         ));
         After::Keep
@@ -67,11 +67,13 @@ fn content_with_a_digest_behind_it_goes_as_it_came_or_without_the_digest() {
     let (_, weir) = start(&backend);
     let announced = gets(&weir, "/announced", GZIP);
     assert_eq!((announced.fields.one("content-encoding"), announced.text()), (None, content));
-    assert_eq!(announced.trailers.one("content-digest"), Some("sha-256=:x:"));
+    let trailers = &announced.trailers;
+    assert_eq!((trailers.one("content-digest"), trailers.one("etag")), (Some("sha-256=:x:"), Some("\"a\"")));
     let encoded = gets(&weir, "/unannounced", GZIP);
     assert_eq!(encoded.fields.one("content-encoding"), Some("gzip"));
     let trailers = &encoded.trailers;
     assert_eq!((trailers.one("content-digest"), trailers.one("x-other")), (None, Some("1")), "{trailers:?}");
+    assert_eq!(trailers.one("etag"), None, "it is that of the content as it came");
 }
 
 #[test]

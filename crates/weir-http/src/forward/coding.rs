@@ -102,11 +102,16 @@ fn forbids_transforming(value: &[u8]) -> bool {
 }
 
 /// Whether a field with that name has a digest of the content or of the whole representation, old names
-/// included. If such a field arrives in the trailers without having been announced, after the content was
-/// encoded on the way, it is wrong.
-pub fn is_digest(name: &[u8]) -> bool {
+/// included.
+fn is_digest(name: &[u8]) -> bool {
     const NAMES: [&[u8]; 4] = [b"content-digest", b"repr-digest", b"digest", b"content-md5"];
     NAMES.iter().any(|digest| name.eq_ignore_ascii_case(digest))
+}
+
+/// Whether a trailer with that name is about the bytes that the backend sent: a digest, or an entity tag. If
+/// it arrives after the content was encoded on the way, it is wrong.
+pub fn is_of_bytes(name: &[u8]) -> bool {
+    is_digest(name) || name.eq_ignore_ascii_case(b"etag")
 }
 
 /// Whether this is `accept-ranges`, which does not apply when the bytes differ from the backend's.

@@ -12,7 +12,7 @@ mod keep;
 mod text;
 mod visit;
 
-pub use coding::{LeftAlone, Negotiated, is_digest, recoding};
+pub use coding::{LeftAlone, Negotiated, is_of_bytes, recoding};
 pub use text::{write_request, write_response};
 pub(crate) use visit::put_status;
 pub use visit::{request_fields, response_fields};

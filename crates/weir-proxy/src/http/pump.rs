@@ -14,7 +14,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::Interest;
 use tokio::net::TcpStream;
-use weir_http::forward::is_digest;
+use weir_http::forward::is_of_bytes;
 use weir_http::h1::connection::Drained;
 use weir_http::{BodyReader, DroppedNames, Field, Violation};
 use weir_io::buffers::{Buffer, Buffers, LARGE};
@@ -533,15 +533,15 @@ impl Pump {
     }
 }
 
-/// The trailers that are forwarded: without those that are `dropped`, and without digests if the content was
-/// encoded.
+/// The trailers that are forwarded: without those that are `dropped`, and if the content was encoded, without
+/// those about its bytes.
 fn trailers<'a>(
     reader: &'a BodyReader,
     dropped: Option<&'a DroppedNames>,
     is_encoded: bool,
 ) -> impl Iterator<Item = Field<'a>> {
     let goes = move |field: &Field<'a>| {
-        dropped.is_none_or(|names| !names.drops(field.name)) && !(is_encoded && is_digest(field.name))
+        dropped.is_none_or(|names| !names.drops(field.name)) && !(is_encoded && is_of_bytes(field.name))
     };
     reader.trailers().filter(goes)
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::task::Poll;
 use std::time::Duration;
 
-use weir_http::forward::{Negotiated, is_digest};
+use weir_http::forward::{Negotiated, is_of_bytes};
 use weir_http::{Field, ResponseContext, ResponseHead, SentFraming, SetCookie};
 use weir_io::clock;
 use weir_io::stream::Sight;
@@ -135,7 +135,7 @@ async fn send(
     let dropped = edits::of(forwarding.listener, exchange).and_then(Edits::dropped_of_response);
     let goes = |field: &Field<'_>| {
         dropped.as_ref().is_none_or(|names| !names.drops(field.name))
-            && !(is_encoded && is_digest(field.name))
+            && !(is_encoded && is_of_bytes(field.name))
     };
     let fields = || trailers.iter().flat_map(|trailers| trailers.iter()).map(Trailer::field).filter(goes);
     sending.end(fields).await?;
