@@ -79,7 +79,8 @@ fn d70_neither_the_secret_alone_nor_a_certificate_for_another_name_lets_anybody_
     let addresses: [SocketAddr; 3] = std::array::from_fn(|_| free_address());
     let one = start(&with_certificate(&authority, &addresses, "one"), addresses[0], &secret);
     let _with_secret = start(&config(&addresses, BY_USER), addresses[1], &secret);
-    let _other = start(&with_certificate(&authority, &addresses, "other"), addresses[2], &secret);
+    let of_shop = with_certificate(&authority, &addresses, "other").replace("weirs.example", "shop.example");
+    let _other = start(&of_shop, addresses[2], &secret);
     until("both to have knocked", || {
         (one.metric("weir_peers_refused_total", &[("reason", "stranger")]) >= 2.0).then_some(())
     });
@@ -103,6 +104,19 @@ fn d70_neither_a_certificate_that_has_ended_nor_one_of_another_authority_lets_an
     let told = one.metric("weir_peers_told", &[]);
     assert_eq!((told, one.metric("weir_peers_heard", &[])), (0.0, 0.0), "{}", one.stderr());
     assert!(ended.stderr().contains("ended.pem") && ended.stderr().contains("expired"), "{}", ended.stderr());
+}
+
+#[test]
+fn a_certificate_for_another_name_is_not_put_in_force() {
+    let secret = Secret::of("a secret of all Weirs");
+    let authority = authority();
+    let addresses = [free_address()];
+    let mut weir = start(&with_certificate(&authority, &addresses, "one"), addresses[0], &secret);
+    weir.rewrites(&with_certificate(&authority, &addresses, "other"));
+    let refused = weir.command(&["reload"]);
+    assert_eq!(refused.code, 2, "{refused:?}");
+    assert!(refused.stderr.contains("other.pem` can't be used"), "{refused:?}");
+    assert!(refused.stderr.contains("is not for `weirs.example`"), "{refused:?}");
 }
 
 #[test]

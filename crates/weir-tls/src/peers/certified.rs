@@ -57,11 +57,15 @@ pub(super) fn load(config: &PeersTls) -> Result<Certified, LoadError> {
     trust.update(config.name.as_bytes());
     authorities.iter().for_each(|each| trust.update(each));
     revoked.lists.iter().for_each(|each| trust.update(each));
-    let same = Arc::new(SameName { name, servers, clients });
-
     let chain = files::certificates(&config.cert)?;
     let key = files::private_key(&config.key)?;
-    let own = Facts::of_dates(&config.cert, chain.first().ok_or_else(|| unusable("is empty".to_owned()))?);
+    let shown = chain.first().ok_or_else(|| unusable("is empty".to_owned()))?;
+    let own = Facts::of_dates(&config.cert, shown);
+    ParsedCertificate::try_from(shown).and_then(|shown| verify_server_name(&shown, &name)).map_err(|_| {
+        let reason = format!("is not for `{}`: no other Weir would believe it", config.name);
+        LoadError::new(&config.cert, reason)
+    })?;
+    let same = Arc::new(SameName { name, servers, clients });
     let broken = |error: Error| LoadError::new(&config.cert, error.to_string());
     let apart = |error: Error| {
         LoadError::new(&config.key, format!("does not go with {}: {error}", config.cert.display()))
