@@ -53,27 +53,30 @@ pub fn use_backend(name: &str, reader: &mut Reader<'_>) -> Result<Became, String
     if !name.contains('%') {
         return Ok(Became::one(StepAct::Backend(name.to_owned()), "a route to its pool"));
     }
-    if !choices::is_lookup(name) {
-        let NamedBackends { all, mut notes } =
-            choices::named(name, &reader.backends, reader.maps, reader.is_tcp)?;
-        for other in reader.other_backends.iter().filter(|other| choices::may_name(name, other)) {
-            notes.push(format!("`{other}` is of another mode: what names it goes to the default"));
+    let NamedBackends { all, mut notes } =
+        choices::named(name, &reader.backends, reader.maps, reader.is_tcp)?;
+    let (act, what) = match choices::lookup(name) {
+        Some(sample) => {
+            let value = super::samples::variable(&sample, reader.maps)?;
+            let map = value.text.strip_prefix("$map.").unwrap_or_default().to_owned();
+            let what = "a route with `pool_map`, or one for each backend if some have rules of their own";
+            (StepAct::Mapped(map, all), what.to_owned())
         }
-        let what = match all.len() {
-            0 => "no backend has such a name: the default, as in HAProxy".to_owned(),
-            count => {
-                format!("routes to {count} backends that have such a name; all others to the default")
+        None => {
+            for other in reader.other_backends.iter().filter(|other| choices::may_name(name, other)) {
+                notes.push(format!("`{other}` is of another mode: what names it goes to the default"));
             }
-        };
-        let mut became = Became::one(StepAct::Chosen(all), what);
-        became.notes = notes;
-        return Ok(became);
-    }
-    let inner = name.trim_start_matches("%[").trim_end_matches(']');
-    let value = super::samples::variable(&Sample::parse(inner)?, reader.maps)?;
-    let map = value.text.strip_prefix("$map.").unwrap_or_default().to_owned();
-    let mut became = Became::one(StepAct::Mapped(map), "a route with `pool_map`");
-    became.notes = value.notes;
+            let what = match all.len() {
+                0 => "no backend has such a name: the default, as in HAProxy".to_owned(),
+                count => {
+                    format!("routes to {count} backends that have such a name; all others to the default")
+                }
+            };
+            (StepAct::Chosen(all), what)
+        }
+    };
+    let mut became = Became::one(act, what);
+    became.notes = notes;
     Ok(became)
 }
 

@@ -23,11 +23,10 @@ pub struct NamedBackends {
     pub notes: Vec<String>,
 }
 
-/// Whether a name is a lookup in a map and nothing else.
-pub fn is_lookup(name: &str) -> bool {
-    split(name).is_ok_and(|(front, sample, behind)| {
-        front.is_empty() && behind.is_empty() && sample.converters.iter().any(is_map)
-    })
+/// What a name looks up in a map, if it is that and nothing else.
+pub fn lookup(name: &str) -> Option<Sample> {
+    let (front, sample, behind) = split(name).ok()?;
+    (front.is_empty() && behind.is_empty() && sample.converters.iter().any(is_map)).then_some(sample)
 }
 
 /// Whether a backend may be meant by a name with a value in it.
@@ -227,11 +226,13 @@ fn compared(sample: &Sample, text: &str, maps: &mut Maps, is_tcp: bool) -> Resul
     };
     let mut test = matching::test(&criterion, maps, is_tcp)?;
     if text.is_empty() {
-        // The backend whose name is the text alone is for those who have no value.
-        test.atoms = match test.atoms.pop() {
-            Some(Atom::Ask(ask)) => vec![Atom::Unless(ask)],
-            _ => return Ok(Vec::new()),
-        };
+        // The backend whose name is the text alone is for those who have no value, or an empty one.
+        let Some(Atom::Ask(ask)) = test.atoms.pop() else { return Ok(Vec::new()) };
+        let mut tests = vec![Test { atoms: vec![Atom::Unless(ask.clone())], notes: test.notes }];
+        if let Ask::Named(family, name, _) = ask {
+            tests.push(Test::of(Atom::Ask(Ask::Named(family, name, "~^$".to_owned()))));
+        }
+        return Ok(tests);
     }
     let can_be_asked =
         |atom: &Atom| matches!(atom, Atom::Ask(_) | Atom::Unless(_) | Atom::Port(..) | Atom::Always(_));
@@ -255,8 +256,9 @@ mod tests {
     fn only_backends_whose_names_have_the_text_are_meant() {
         let all = names("app_%[req.cook(tenant)]-v2", &["app_a-v2", "app_-v2", "app_a", "b-v2", "app-v2"]);
         let all = all.expect("values that routes ask for");
-        assert!(all.len() == 2 && all[0].starts_with("app_a-v2: "), "{all:?}");
+        assert!(all.len() == 3 && all[0].starts_with("app_a-v2: "), "{all:?}");
         assert!(all[1].starts_with("app_-v2: ") && all[1].contains("Unless"), "{all:?}");
+        assert!(all[2].starts_with("app_-v2: ") && all[2].contains("~^$"), "{all:?}");
         assert_eq!(names("%[req.hdr(x)]", &[]), Ok(Vec::new()));
         assert_eq!(names("%[req.hdr(x),lower]", &["Big"]), Ok(Vec::new()));
     }

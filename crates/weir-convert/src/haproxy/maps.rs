@@ -119,6 +119,10 @@ impl Maps {
             _ => {}
         }
         let default = (converter.arguments.len() > 1).then(|| converter.argument(1).to_owned());
+        let may_lack = ["$header.", "$cookie.", "$query.", "$server_name", "$client_cert"];
+        if default.is_some() && may_lack.iter().any(|family| key.text.starts_with(family)) {
+            notes.push("who has nothing to be looked up gets the default, too".to_owned());
+        }
         let ignore_case = ignore_case && !is_host;
         let name = self.keep(Map { name: String::new(), file, kind, key: key.text, default, ignore_case });
         Ok((name, notes))

@@ -292,8 +292,9 @@ impl<'k> Routes<'k> {
                 self.choose(choices, spot, changes);
                 return over;
             }
-            (StepAct::Mapped(map), []) => {
-                return if self.mapped(map, spot, changes) { over } else { After::GoesOn };
+            (StepAct::Mapped(map, choices), []) => {
+                self.mapped(map, choices, spot, changes);
+                return over;
             }
             (StepAct::Allow, []) => {
                 let from =

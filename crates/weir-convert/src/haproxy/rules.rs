@@ -33,8 +33,8 @@ pub enum StepAct {
     Server(String),
     /// Leads to this pool.
     Pool(String),
-    /// Leads to the backend that a map names.
-    Mapped(String),
+    /// Leads to the backend that a map names: the map, and the backends, each under its condition.
+    Mapped(String, Vec<(String, When)>),
     /// Leads to one of these backends, each under its condition, and else to the default.
     Chosen(Vec<(String, When)>),
     /// Goes to a server whatever its cookie says.

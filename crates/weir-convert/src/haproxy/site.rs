@@ -271,7 +271,7 @@ impl<'s> Site<'s> {
             let pool = part.pool.as_ref().map(|pool| pool.name.clone());
             // A `listen` that others lead to does not lead on: that is for those who come to its addresses.
             let is_own = |step: &&RuleStep| {
-                !matches!(step.act, StepAct::Backend(_) | StepAct::Mapped(_) | StepAct::Chosen(_))
+                !matches!(step.act, StepAct::Backend(_) | StepAct::Mapped(..) | StepAct::Chosen(_))
             };
             let steps = part.rules.steps.iter().filter(is_own).cloned().collect();
             let asked = part.pool.as_ref().and_then(Pool::asked);

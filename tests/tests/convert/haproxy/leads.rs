@@ -23,6 +23,7 @@ fn a_value_of_the_request_names_the_same_backend_and_else_the_default_at_once() 
     let text = format!(
         "{FRAME} use_backend app_%[req.hdr(x-to),lower] if {{ req.hdr(x-to) -m found }}\n \
          use_backend %[req.cook(shop)] if {{ req.cook(shop) -m found }}\n \
+         use_backend app_%[req.cook(to)] if {{ path /two }} {{ hdr(host) x }}\n \
          use_backend seg-%[path,field(2,/)] if {{ path_beg /by /v }}\n \
          use_backend %[req.hdr(host),lower,field(1,.)]-host if {{ hdr_end(host) .label.test }}\n \
          use_backend %[req.hdr(host),lower]\n use_backend two\n default_backend one\n{backends}"
@@ -51,6 +52,8 @@ fn a_value_of_the_request_names_the_same_backend_and_else_the_default_at_once() 
             "host: x|cookie: shop=Two",
             "host: x|cookie: a=b; shop=",
             "host: two|cookie: shops=two",
+            "host: x|cookie: a=b; to=",
+            "host: x|cookie: a=b; to=a",
         ] {
             requests.push((format!("GET {path}"), fields));
         }
@@ -58,6 +61,25 @@ fn a_value_of_the_request_names_the_same_backend_and_else_the_default_at_once() 
     let requests: Vec<(&str, &str)> =
         requests.iter().map(|(line, fields)| (line.as_str(), *fields)).collect();
     pair.all_alike(&requests);
+}
+
+#[test]
+fn a_map_leads_to_backends_with_rules_of_their_own() {
+    let map = std::env::temp_dir().join(format!("weir-leads-{}.map", std::process::id()));
+    std::fs::write(&map, "/a app_a\n/a/x two\n/none nobody\n").expect("written");
+    let text = format!(
+        "{FRAME} use_backend %[path,map_beg({})]\n use_backend two\n default_backend one\n{}{}\
+         backend app_a\n http-request deny if {{ path_end .no }}\n http-request set-header X-App a\n server a 10.0.0.1:80\n",
+        map.display(),
+        backend("one", 1),
+        backend("two", 1)
+    );
+    let pair = Pair::start(&text, 1, &[]);
+    for path in ["/", "/a", "/ab", "/a.no", "/a/x.no", "/b.no", "/none", "/a/y"] {
+        pair.all_alike(&[(&format!("GET {path}"), "host: a")]);
+    }
+    drop(pair);
+    let _ = std::fs::remove_file(map);
 }
 
 #[test]

@@ -56,24 +56,28 @@ impl Routes<'_> {
         }
     }
 
-    /// Whether it leads anywhere.
-    pub(super) fn mapped(&mut self, map: &str, spot: &Spot<'_>, changes: &Changes) -> bool {
-        let line = spot.step.line;
-        let others = |behind: &&Behind| !behind.has_rules();
-        let all = self.known.backends.values();
-        let pools: Vec<String> =
-            all.clone().filter(others).filter_map(|behind| behind.pool.clone()).collect();
-        if all.clone().any(Behind::has_rules) {
-            self.fail(line, "backends with rules of their own are not among its pools: what the map leads there goes to the default");
-        }
+    /// Leads to the pools that a map names by themselves; where some of the backends have rules of their own,
+    /// to each backend under its condition.
+    pub(super) fn mapped(
+        &mut self,
+        map: &str,
+        choices: &[(String, When)],
+        spot: &Spot<'_>,
+        changes: &Changes,
+    ) {
+        let known = self.known;
+        let is_plain = |behind: &&Behind| !behind.has_rules();
+        let pools: Vec<String> = known.backends.values().filter_map(|behind| behind.pool.clone()).collect();
         let default = match spot.end {
-            End::Backend(Some(name)) => self.pool_alone(line, name),
+            End::Backend(Some(name)) => {
+                known.backends.get(name).filter(is_plain).and_then(|behind| behind.pool.clone())
+            }
             End::Pool(pool) => pool.clone(),
             End::Backend(None) => None,
         };
-        let (Some(default), false) = (default, pools.is_empty() || self.known.is_tcp) else {
-            self.fail(line, "a map of pools is for HTTP, and needs a default backend beside it");
-            return false;
+        let has_rules = known.backends.values().any(Behind::has_rules);
+        let Some(default) = default.filter(|_| !has_rules && !known.is_tcp && !pools.is_empty()) else {
+            return self.choose(choices, spot, changes);
         };
         let entries = vec![
             ("pool".to_owned(), said(&default)),
@@ -82,8 +86,7 @@ impl Routes<'_> {
                 inline(&[("map".to_owned(), said(map)), ("pools".to_owned(), said_all(&pools))]),
             ),
         ];
-        self.push(&spot.all, changes, entries, line);
-        true
+        self.push(&spot.all, changes, entries, spot.step.line);
     }
 
     /// Leads to the backends that a value of the request names, and to the end where it names none: then no

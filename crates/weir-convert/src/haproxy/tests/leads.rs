@@ -70,6 +70,28 @@ fn server_names_choose_backends_of_tcp_and_of_http_with_tls() {
 }
 
 #[test]
+fn a_map_names_pools_by_itself_unless_a_backend_has_rules_of_its_own() {
+    let text = with("use_backend %[path,map(/etc/by.map)]");
+    let body = checked(&text);
+    assert!(!body.contains("pool_map"), "{body}");
+    assert_eq!(
+        routes(&body),
+        [
+            "map = { by = \"one\" }\npool = \"one\"",
+            "map = { by = \"app_two\" }\npool = \"app_two\"",
+            "path = \"/t/no\"\nmap = { by = \"app_three\" }\nrespond = { status = 403 }",
+            "map = { by = \"app_three\" }\npool = \"app_three\"",
+        ],
+        "{body}"
+    );
+    let plain = text.replace(" http-request deny if { path /t/no }\n", "");
+    let pools = "pool_map = { map = \"by\", pools = [\"app_three\", \"app_two\", \"one\"] }";
+    assert!(checked(&plain).contains(pools), "{}", checked(&plain));
+    let (lacking, note) = verdict(&with("use_backend %[req.cook(c),map(/etc/by.map,one)]"), 5);
+    assert!(lacking == DirectiveVerdict::Approximate && note.contains("nothing to be looked up"), "{note}");
+}
+
+#[test]
 fn a_frontend_of_tcp_speaks_http_where_all_that_a_value_names_does() {
     let body = checked(
         "defaults\n timeout client 5s\nfrontend web\n bind :80\n use_backend app_%[req.cook(x)]\n default_backend one\n\
