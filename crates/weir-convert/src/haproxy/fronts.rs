@@ -119,7 +119,7 @@ pub fn front(
     );
     ledger.unsaid(
         "errors",
-        "refusals and errors are a line of text, or problem details for programs, in place of HAProxy's pages; where no connection to a server comes about it is 502 in place of 503, a request without a host gets 400, TRACE gets 405",
+        "refusals and errors are a line of text, or problem details for programs, in place of HAProxy's pages; where no connection to a server comes about it is 502 in place of 503, with the page of 503 unless 502 has one, a request without a host gets 400, TRACE gets 405",
     );
     if let Some(line) = proxy.option("abortonclose") {
         keys.set("abort_on_close", "true");

@@ -88,6 +88,12 @@ pub fn pages(lines: &[&Line], places: &mut PagePlaces<'_>, ledger: &mut Ledger) 
         }
     }
     pages.reverse();
+    // Where no connection to a server comes about HAProxy answers 503, and Weir 502.
+    let of_503 = pages.iter().find(|page| page.status == 503).cloned();
+    if let Some(HaproxyPage { mut table, .. }) = of_503.filter(|_| !statuses.contains(&"502")) {
+        table.set("status", "502");
+        pages.push(HaproxyPage { status: 502, table, content: Keys::default() });
+    }
     pages
 }
 

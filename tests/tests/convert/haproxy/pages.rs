@@ -24,11 +24,13 @@ fn pages_are_what_clients_get_of_errors_and_of_rules_that_refuse() {
          http-request deny deny_status 410 if {{ path /gone }}\n http-request deny deny_status 429 if {{ path /many }}\n \
          http-request deny deny_status 404 content-type text/plain string own if {{ path /own }}\n \
          http-request return status 404 default-errorfiles if {{ path /default }}\n \
-         use_backend none if {{ path /none }}\n use_backend two if {{ path_beg /two }}\n default_backend one\n\
+         use_backend none if {{ path /none }}\n use_backend two if {{ path_beg /two }}\n \
+         use_backend three if {{ path /three }}\n default_backend one\n\
          backend none\nbackend one\n server a 10.0.0.1:80\n\
          backend two\n http-error status 403 content-type text/html string \"<p>two</p>\"\n \
          http-request deny if {{ path /two/x }}\n http-request deny deny_status 404 if {{ path /two/not }}\n \
-         server b 127.0.4.9:9 check inter 100ms fall 1\n http-error status 503 content-type text/plain string \"two is gone\"\n",
+         server b 127.0.4.9:9 check inter 100ms fall 1\n http-error status 503 content-type text/plain string \"two is gone\"\n\
+         backend three\n retries 0\n server c 127.0.4.9:9\n",
         own.display(),
         many.display()
     );
@@ -52,6 +54,12 @@ fn pages_are_what_clients_get_of_errors_and_of_rules_that_refuse() {
         });
         assert_eq!(there, here, "by HAProxy, and by Weir, of {path}\n{}", pair.weir.story());
     }
+    // HAProxy answers 503 where no connection comes about, and Weir 502 with the same page.
+    let refused = pair.addresses.map(|address| {
+        let answer = sends(address, "GET /three HTTP/1.1\r\nhost: a\r\n\r\n");
+        (answer.status, answer.text())
+    });
+    assert_eq!(refused, [503, 502].map(|status| (status, "100% gone".to_owned())));
     drop(pair);
     let _ = fs::remove_dir_all(&folder);
 }

@@ -102,8 +102,9 @@ fn pages_of_files_and_of_sections_are_those_of_backends_too() {
     );
     let paths: Vec<&str> = converted.files.iter().map(|file| file.path.as_str()).collect();
     assert_eq!(paths, ["/etc/weir/long.html", "/etc/weir/429.txt", "/etc/weir/503.html"]);
-    let page = "error_page = [{ status = 503, file = \"/etc/weir/503.html\", content_type = \"text/html\" }]";
-    assert!(body.contains(page), "{body}");
+    let one = "file = \"/etc/weir/503.html\", content_type = \"text/html\"";
+    let page = format!("error_page = [{{ status = 503, {one} }}, {{ status = 502, {one} }}]");
+    assert!(body.contains(&page), "{body}");
     let refused =
         "path = \"/x\"\nrespond = { status = 503, body = \"<p>Sorry</p>\", content_type = \"text/html\" }";
     assert!(body.contains(refused), "{body}");
