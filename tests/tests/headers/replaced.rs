@@ -144,6 +144,20 @@ fn a29_an_address_with_two_slashes_leads_to_no_other_site() {
 }
 
 #[test]
+fn a29_an_address_of_which_only_two_backslashes_are_left_leads_to_no_other_site() {
+    let rules = r#"
+        pool = "app"
+        replace_response_header = { name = "location", match = "http://app.internal:8080/*", to = "" }
+        "#;
+    let backend = redirecting();
+    let weir = before(&backend, rules, "");
+    for (path, expected) in [("/\\\\evil.example/", "/evil.example/"), ("/a/b", "a/b")] {
+        let head = format!("GET /go HTTP/1.1\r\nhost: a\r\nx-path: {path}\r\n\r\n");
+        assert_eq!(ask(&weir, &head).fields.all("location"), [expected], "{path}");
+    }
+}
+
+#[test]
 fn a29_what_a_client_writes_at_the_beginning_of_an_address_leads_to_no_other_site() {
     let rules = r#"
         pool = "app"

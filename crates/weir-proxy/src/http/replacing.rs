@@ -412,15 +412,14 @@ fn put_groups(to: &[u8], groups: Option<&Groups>, value: &[u8], out: &mut Vec<u8
     }
 }
 
-/// An address that is a path leads to no other site: browsers take `//` and `/\` at its beginning for the
-/// name of one (threat A29).
+/// An address that is a path leads to no other site: browsers take two slashes at its beginning, each of
+/// which may be a `\` too, for the name of one (threat A29).
 fn stay_on_site(out: &mut Vec<u8>, start: usize) {
     let value = out.get(start..).unwrap_or_default();
-    if !value.starts_with(b"/") {
-        return;
-    }
     let slashes = value.iter().take_while(|byte| matches!(byte, b'/' | b'\\')).count();
-    out.drain(start + 1..start + slashes);
+    if slashes > 1 {
+        out.splice(start..start + slashes, *b"/");
+    }
 }
 
 #[cfg(test)]
@@ -471,6 +470,7 @@ mod tests {
         { name = "x-gone", match = "*secret*", to = "" },
         { name = "x-gone", match = "~(.*)", to = "[$1]" },
         { name = "location", match = "*/old/*", to = "/new/" },
+        { name = "content-location", match = "http://app/*", to = "" },
         { name = "content-location", match = "/own", to = "$query" },
         { name = "content-location", match = "/root", to = "/$query" },
         { name = "content-location", match = "/away", to = "//$host/$query" },
@@ -502,6 +502,7 @@ mod tests {
         }
         let filled_in = |value: &str| told(LOCATION, "content-location", value).unwrap();
         assert_eq!((filled_in("/own"), filled_in("/root")), ("/evil.test/".into(), "/evil.test/".into()));
+        assert_eq!(filled_in("http://app/\\\\evil.test/"), "/evil.test/");
         assert_eq!(filled_in("/away"), "//shop.test///evil.test/");
     }
 
