@@ -110,7 +110,7 @@ table! {
             count(Limit::new(8_000, 1, 4_000_000, "a server has 16382 for all its clients unless it is told otherwise"))
                 .also(&["max_prepared_stmt_count"]);
         /// Texts of the statements that one session has prepared, with the types of their parameters: so much
-        /// at most. Beyond it a statement is refused with error 1461, until others are closed. The texts are
+        /// at most. Beyond it a statement is refused with error 1461, until others are closed. They are
         /// part of `runtime.memory`.
         prepared_text: u64 =
             size(Limit::new(32 * MIB, 64 * KIB, 4096 * MIB, "it is memory, which any client can take that has logged in"));

@@ -130,18 +130,30 @@ impl Buffers {
     /// stuck, requests can still be read and refused properly.
     #[inline]
     pub fn borrow(self: &Rc<Self>, size: usize) -> Option<Buffer> {
-        let (kept, size) = match size {
-            0..=SMALL => (Some(&self.all.small), SMALL),
-            _ if size <= LARGE => (Some(&self.all.large), LARGE),
-            _ => (None, size),
+        let size = whole_size(size);
+        self.has_room(size).then(|| self.lend(size))
+    }
+
+    #[inline]
+    fn lend(self: &Rc<Self>, size: usize) -> Buffer {
+        let size = whole_size(size);
+        let kept = match size {
+            SMALL => Some(&self.all.small),
+            LARGE => Some(&self.all.large),
+            _ => None,
         };
-        if !self.has_room(size) {
-            return None;
-        }
         self.take(size as u64);
         let bytes =
             kept.and_then(|kept| kept.borrow_mut().pop()).unwrap_or_else(|| vec![0; size].into_boxed_slice());
-        Some(Buffer { bytes, start: 0, end: 0, owner: self.clone() })
+        Buffer { bytes, start: 0, end: 0, owner: self.clone() }
+    }
+
+    /// A buffer with `bytes`, which were received into another one and must not be lost. It is never refused,
+    /// and counts like any other.
+    pub fn with_received(self: &Rc<Self>, bytes: &[u8]) -> Buffer {
+        let mut buffer = self.lend(bytes.len());
+        buffer.append(bytes);
+        buffer
     }
 
     /// Whether a buffer of `size` bytes could be borrowed now.
@@ -251,6 +263,16 @@ impl Drop for Buffers {
         if let Some(client) = &self.client {
             self.all.clients.borrow_mut().remove(client);
         }
+    }
+}
+
+/// The size of the buffer for `size` bytes.
+#[inline]
+fn whole_size(size: usize) -> usize {
+    match size {
+        0..=SMALL => SMALL,
+        _ if size <= LARGE => LARGE,
+        _ => size,
     }
 }
 
@@ -407,6 +429,16 @@ mod tests {
         assert!(buffers.borrow(1).is_none());
         drop(lent);
         assert!(buffers.borrow(1).is_some());
+    }
+
+    #[test]
+    fn what_was_received_already_gets_a_buffer_beyond_the_budget() {
+        let buffers = Buffers::new(SMALL as u64);
+        let lent = buffers.borrow(1).unwrap();
+        let kept = buffers.with_received(b"answer");
+        assert_eq!((kept.filled(), buffers.in_use_bytes()), (&b"answer"[..], 2 * SMALL as u64));
+        drop((lent, kept));
+        assert_eq!(buffers.in_use_bytes(), 0);
     }
 
     #[test]

@@ -178,6 +178,12 @@ impl ToldChanges<'_> {
 }
 
 impl TrackedState {
+    /// The memory that it takes (bytes).
+    pub fn held_bytes(&self) -> usize {
+        let texts = [&self.schema, &self.roles, &self.results_collation].into_iter().chain(&self.variables);
+        size_of::<TrackedState>() + texts.flatten().map(|text| text.len()).sum::<usize>()
+    }
+
     /// A state with this default schema and a server's defaults for everything else.
     pub fn of_schema(schema: Option<&[u8]>) -> TrackedState {
         TrackedState { schema: schema.map(Into::into), ..TrackedState::default() }

@@ -485,6 +485,14 @@ impl StatementVerdict {
         matches!(self.tables, TableUse::Unused) && !self.leaves.has(LeftBehind::ANYTHING)
     }
 
+    /// Whether a server that answers with a syntax error has run nothing. For a text that may run stored code,
+    /// or statements that are not in it, the error may be one of a text that they have prepared, or of a
+    /// SIGNAL.
+    pub fn runs_nothing_if_unparsed(&self) -> bool {
+        let is_misspelt = self.kind == StatementKind::Unknown && self.own_reason != RouteReason::Unreadable;
+        is_misspelt || self.runs_no_stored_code()
+    }
+
     /// Whether a server that is not the primary must not run it for a session that is kept on its connection
     /// by `pins`. GET_LOCK belongs on the primary, where all sessions take locks, unless the session already
     /// holds one here.

@@ -23,6 +23,7 @@ mod prepared;
 mod probes;
 mod programs;
 mod proxied;
+mod raised_errors;
 mod read_only;
 mod replication;
 mod roles;

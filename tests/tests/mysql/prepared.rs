@@ -402,3 +402,108 @@ fn statements_on_a_connection_that_is_idle_for_long_are_closed() {
     });
     assert!(says(&executes(&mut client, statement), "again"));
 }
+
+/// Ends the connections on which statements of `app` are prepared, and begins a transaction of the client's on
+/// a new one.
+fn is_on_another_connection(root: &mut Client, client: &mut Client) {
+    let connections = root.does("SELECT id FROM information_schema.processlist WHERE user = 'app'").rows();
+    for connection in connections {
+        root.does(&format!("KILL {}", connection[0]));
+    }
+    until("they have ended", || {
+        let left = root.does("SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'app'");
+        (left.value() == "0").then_some(())
+    });
+    client.does("BEGIN");
+    client.does("SELECT 1");
+}
+
+/// A change of a table that waits for a transaction, so that everybody else waits for it.
+struct WaitingChange {
+    reader: Client,
+    change: std::thread::JoinHandle<()>,
+}
+
+impl WaitingChange {
+    fn begin(server: &Mysqld, column: &'static str) -> WaitingChange {
+        let (mut reader, mut changes) = (server.root(), server.root());
+        reader.does("BEGIN");
+        reader.does("SELECT * FROM shop.locked");
+        let change = std::thread::spawn(move || {
+            changes.does(&format!("ALTER TABLE shop.locked ADD {column} INT"));
+        });
+        until("it waits", || (waiting(&mut reader, "root") == "1").then_some(()));
+        WaitingChange { reader, change }
+    }
+
+    fn goes_on(mut self) -> std::thread::JoinHandle<()> {
+        self.reader.does("COMMIT");
+        self.change
+    }
+}
+
+fn waiting(asks: &mut Client, user: &str) -> String {
+    asks.does(&format!(
+        "SELECT COUNT(*) FROM information_schema.processlist \
+         WHERE user = '{user}' AND state LIKE 'Waiting for table%'"
+    ))
+    .value()
+}
+
+#[test]
+fn an_execution_waits_for_a_lock_on_its_table_as_long_as_it_does_at_the_server() {
+    let server = Mysqld::start("locked-table", "");
+    let weir = Setup::of(ONE_CONNECTION).with("server", server.address).start();
+    let mut root = server.root();
+    root.does("CREATE TABLE shop.locked (id INT)");
+    let mut client = Client::log_in(weir.address("db"), &Login::of("app", "shop")).expect("let in");
+    let statement = client.prepares("SELECT CONCAT('rows ', COUNT(*)) FROM locked");
+    is_on_another_connection(&mut root, &mut client);
+    let change = WaitingChange::begin(&server, "first");
+    client.sends(&execution(statement, false, &[], true)).expect("sent");
+    until("it waits for the lock", || (waiting(&mut root, "app") == "1").then_some(()));
+    // Longer than Weir waits for what only it needs to know.
+    std::thread::sleep(std::time::Duration::from_secs(11));
+    let change = change.goes_on();
+    let answer = client.receives(Asked::Results).expect("an answer");
+    assert!(says(&answer, "rows 0"), "{answer}");
+    // Nobody waits for a client that has left.
+    client.does("COMMIT");
+    change.join().expect("changed");
+    let statement = client.prepares("SELECT CONCAT('again ', COUNT(*)) FROM locked");
+    is_on_another_connection(&mut root, &mut client);
+    let change = WaitingChange::begin(&server, "second");
+    client.sends(&execution(statement, false, &[], true)).expect("sent");
+    until("it waits for the lock", || (waiting(&mut root, "app") == "1").then_some(()));
+    drop(client);
+    until("it waits no more", || (waiting(&mut root, "app") == "0").then_some(()));
+    change.goes_on().join().expect("changed");
+}
+
+#[test]
+fn resetting_a_statement_leaves_another_of_its_text_as_it_is() {
+    let server = Mysqld::start("reset-twin", "");
+    let weir = Setup::of(ONE_CONNECTION).with("server", server.address).start();
+    for through in [server.address, weir.address("db")] {
+        let mut client = Client::log_in(through, &Login::of("app", "shop")).expect("let in");
+        let twins = |client: &mut Client, sql: &str| [client.prepares(sql), client.prepares(sql)];
+        let reset = |client: &mut Client, id: u32| {
+            client.sends(&[b"\x1a", &id.to_le_bytes()[..]].concat()).expect("sent");
+            let answer = client.receives(Asked::One).expect("an answer");
+            assert!(answer.is_ok(), "{answer}");
+        };
+        let [rows, other] = twins(&mut client, "SELECT 'first row' UNION ALL SELECT 'other row'");
+        client.sends(&execution(rows, true, &[], true)).expect("sent");
+        assert!(client.receives(Asked::Results).expect("an answer").error().is_none());
+        reset(&mut client, other);
+        client.sends(&[b"\x1c", &rows.to_le_bytes()[..], &2_u32.to_le_bytes()].concat()).expect("sent");
+        let fetched = client.receives(Asked::Rows).expect("an answer");
+        assert!(fetched.error().is_none(), "{fetched}");
+        let [pieces, other] = twins(&mut client, "SELECT CONCAT('of ', ?)");
+        client.sends(&[b"\x18", &pieces.to_le_bytes()[..], b"\0\0pieces"].concat()).expect("sent");
+        reset(&mut client, other);
+        client.sends(&execution(pieces, false, &[Value::Long], true)).expect("sent");
+        let answer = client.receives(Asked::Results).expect("an answer");
+        assert!(says(&answer, "of pieces"), "{answer}");
+    }
+}

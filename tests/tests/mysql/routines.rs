@@ -1,7 +1,7 @@
 //! What stored code leaves on a connection that no text of a statement tells of.
 
 use weir_tests::dialogue::{Setup, Weir, until};
-use weir_tests::mysql::{BEFORE_PAIR, Client, Pair, pair};
+use weir_tests::mysql::{Asked, BEFORE_PAIR, Client, Pair, execution, pair};
 
 use super::{before, client};
 
@@ -75,6 +75,27 @@ fn a_lock_behind_a_view_or_a_trigger_that_the_config_names_is_its_sessions_own()
     each_way(&weir, "named", &pair);
     let explained = weir.command(&["explain", "sql", "--listener", "auto", "SELECT * FROM over_named"]);
     assert!(explained.succeeded().contains("hidden_code"), "{explained:?}");
+}
+
+#[test]
+fn a_statement_that_was_prepared_before_its_hidden_code_was_known_keeps_its_connection() {
+    let pair = pair();
+    make(&pair, "later");
+    let mut weir = before(&pair);
+    let mut owner = client(&weir, "auto");
+    let statement = owner.prepares("INSERT INTO with_later VALUES (1)");
+    weir.reloads(&format!("{BEFORE_PAIR}hidden_code = [\"with_later\"]\n"));
+    owner.sends(&execution(statement, false, &[], true)).expect("sent");
+    assert!(owner.receives(Asked::Results).expect("an answer").error().is_none());
+    let mut others: Vec<Client> = (0..6).map(|_| client(&weir, "auto")).collect();
+    for other in &mut others {
+        assert_eq!(other.does("SELECT GET_LOCK('later', 0)").value(), "0");
+    }
+    drop(owner);
+    let mut root = pair.primary.root();
+    until("it is free when its session is gone", || {
+        (root.does("SELECT IS_FREE_LOCK('later')").value() == "1").then_some(())
+    });
 }
 
 #[test]

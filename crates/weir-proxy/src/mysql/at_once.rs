@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use weir_config::MysqlAccess;
-use weir_io::buffers::SMALL;
+use weir_io::buffers::{Buffer, SMALL};
 use weir_io::clock;
 use weir_io::stream::Duplex as _;
 use weir_mysql::answer::WholeAnswer;
@@ -65,7 +65,7 @@ pub enum Otherwise {
     /// A COM_STMT_EXECUTE.
     Execution(Incoming, Result<(Running<'static>, Box<Execution>), NotExecuted>),
     /// A common statement whose answer the client has not taken whole: these bytes remain.
-    Unsent(Vec<u8>),
+    Unsent(Buffer),
     /// The end of the session.
     Over(End),
 }
@@ -339,13 +339,7 @@ impl Session {
         if answer.is_empty() {
             return;
         }
-        match self.worker.buffers.borrow(answer.len()) {
-            Some(mut apart) => {
-                apart.append(answer);
-                self.unfinished.answer = Some(apart);
-            }
-            None => self.unfinished.sent = Some(Err(lost(ServerFailure::NoMemory))),
-        }
+        self.unfinished.answer = Some(self.worker.buffers.with_received(answer));
     }
 
     /// Updates the session from the answer and gives the connection back, as [`Self::settle`] does. False,
@@ -401,7 +395,7 @@ impl Session {
 
     /// Sends an answer; `Some` is what the client has not taken of it yet.
     #[inline]
-    fn send_answer(&mut self, answer: &[u8]) -> Result<Option<Vec<u8>>, Box<Otherwise>> {
+    fn send_answer(&mut self, answer: &[u8]) -> Result<Option<Buffer>, Box<Otherwise>> {
         let sent = match self.stream.poll_send(&mut Context::from_waker(Waker::noop()), answer) {
             Poll::Ready(Ok(count)) => count,
             Poll::Ready(Err(_)) => return Err(Box::new(Otherwise::Over(End::ClientClosed))),
@@ -410,7 +404,7 @@ impl Session {
         self.note_sent(sent as u64);
         let unsent = answer.get(sent..).filter(|rest| !rest.is_empty());
         self.is_now_fresh = unsent.is_none();
-        Ok(unsent.map(<[u8]>::to_vec))
+        Ok(unsent.map(|rest| self.worker.buffers.with_received(rest)))
     }
 }
 

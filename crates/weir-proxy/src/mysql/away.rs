@@ -49,10 +49,9 @@ impl Session {
     /// read-only. Nothing of the transaction was committed, so it is rolled back, and the session goes on.
     /// `None` if it is not so, or something else binds the session to its connection.
     pub fn roll_back_refused(&mut self, running: &Running<'_>, outcome: &Outcome) -> Option<Refusal> {
-        let is_refused = outcome.error.as_ref().is_some_and(|error| error.is_read_only());
         let is_written = self.facts.transaction == OpenTransaction::ReadWrite;
         let may_be = running.incoming.is_whole && running.verdict.statements <= 1;
-        if !is_refused || !is_written || !may_be || !self.is_transaction_alone() {
+        if !is_written || !may_be || !self.is_transaction_alone() {
             return None;
         }
         let attached = self.attached.as_ref()?;

@@ -52,9 +52,24 @@ impl Session {
                 }
                 return Err(End::Draining);
             }
-            ExchangeError::Server { failure: ServerFailure::NoMemory, .. } => {
+            ExchangeError::NoRoom => {
                 self.abandon(attached);
-                self.refuse(sequence, Refusal::overload()).await.ok();
+                if is_done_with {
+                    // It was reading a file, and waits for no answer before its end.
+                    self.stream.reset_on_close();
+                } else {
+                    self.refuse(sequence, Refusal::overload()).await.ok();
+                }
+                return Err(End::Overload);
+            }
+            ExchangeError::Server { failure: ServerFailure::NoMemory, forwarded } => {
+                self.abandon(attached);
+                // What changes something may have done so.
+                if forwarded || is_done_with || running.verdict.resend != Resend::Anywhere {
+                    self.stream.reset_on_close();
+                } else {
+                    self.refuse(sequence, Refusal::overload()).await.ok();
+                }
                 return Err(End::Overload);
             }
             ExchangeError::Server { failure, forwarded } => (failure, forwarded),

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::future::poll_fn;
+use std::time::Duration;
 
 use weir_io::clock;
 use weir_io::stream::Stream;
@@ -18,14 +19,16 @@ use weir_mysql::{
 use weir_state::hidden;
 use weir_stats::table::End;
 
-use super::acquire::Whose;
+use super::acquire::{Attached, Whose};
 use super::at_once::{AtOnce, Otherwise};
 use super::confirm::Confirming;
+use super::deposed::PrimaryAsked;
+use super::exchange::ServerFailure;
 use super::failure::{self, Refusal};
 use super::fitting::CollationTold;
 use super::kill::KillGoes;
 use super::login::{self, Candidate, LoginTerms};
-use super::own::{self, Own};
+use super::own::{self, Own, Waiting};
 use super::server::ConnectionKind;
 use super::session::{EXECUTE, Incoming, Session, wanted_role};
 use super::statement::{Attempted, Losses, Running};
@@ -55,7 +58,7 @@ impl Session {
                 Otherwise::Received => self.serve_next().await,
                 Otherwise::Query(running) => self.run_query(running).await,
                 Otherwise::Execution(incoming, execution) => self.run_execution(incoming, execution).await,
-                Otherwise::Unsent(rest) => self.send_behind(self.now, &rest).await,
+                Otherwise::Unsent(rest) => self.send_behind(self.now, rest.filled()).await,
                 Otherwise::Over(end) => Err(end),
             };
             if let Err(end) = served {
@@ -230,7 +233,7 @@ impl Session {
     }
 
     #[cold]
-    fn names_hidden_code(&self, text: &[u8]) -> bool {
+    pub fn names_hidden_code(&self, text: &[u8]) -> bool {
         let Some(pool) = self.pool() else { return false };
         names_any(text, self.facts.dialect, |name| pool.shared.has_code_behind(name))
     }
@@ -321,18 +324,36 @@ impl Session {
         {
             return self.refuse(sequence, refusal).await;
         }
-        let Some(attached) = &mut self.attached else { return Err(End::Internal) };
-        self.deadline.set(own::until());
-        let settled =
-            own::settle(&mut attached.server, &self.worker.buffers, &self.deadline, Some(Own::Reset)).await;
-        self.now = clock::now();
-        let Ok(settled) = settled else {
-            self.attached = None;
-            return Err(End::BackendClosed);
+        let Session { attached, stream, slot, worker, deadline, .. } = &mut *self;
+        let Some(Attached { server, chosen, .. }) = attached else { return Err(End::Internal) };
+        // The server may have much to roll back.
+        deadline.set(Duration::MAX);
+        let waiting = Waiting {
+            client: stream,
+            slot,
+            deadlines: &worker.deadlines,
+            deadline,
+            primary: PrimaryAsked::of(chosen, RoleWanted::AnyMember, clock::now()),
         };
-        let state = attached.server.state.clone();
+        let settling = own::settle(server, &worker.buffers, deadline, Some(Own::Reset));
+        let settled = own::for_client(waiting, settling).await;
+        let state = server.state.clone();
+        self.now = clock::now();
+        let settled = match settled {
+            Ok(settled) => settled,
+            Err(ServerFailure::Unwanted) => {
+                self.attached.take().into_iter().for_each(|attached| self.abandon(attached));
+                return Err(End::ClientClosed);
+            }
+            Err(_) => {
+                self.attached = None;
+                return Err(End::BackendClosed);
+            }
+        };
         let roles = if settled.has_own_roles { LeftBehind::NONE } else { LeftBehind::ROLE };
-        let pins = self.pins.behind_reset().and(roles);
+        // The effects of `init_connect` are gone, which other sessions rely on.
+        let beyond = if settled.has_init_connect { LeftBehind::ANYTHING } else { LeftBehind::NONE };
+        let pins = self.pins.behind_reset().and(roles).and(beyond);
         self.begin(&state);
         self.pins = pins;
         if pins.is_empty() {

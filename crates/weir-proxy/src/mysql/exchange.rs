@@ -40,6 +40,8 @@ pub enum ServerFailure {
     Broken(io::Error),
     /// The server did not answer in time.
     TimedOut,
+    /// The client has left, so nobody waits for the answer.
+    Unwanted,
     /// The server broke the protocol.
     Protocol(WireError),
     /// The server refused something that every server must do.
@@ -60,6 +62,8 @@ pub enum ExchangeError {
     /// The data that Weir must add to the command would make it one packet longer. The server has not
     /// received all of the command.
     Unframed,
+    /// No buffer was available for the rest of what the client sends. The server has not received all of it.
+    NoRoom,
     /// The statement exceeded its time limit before its answer began.
     Overtime,
     /// The drain deadline of Weir or of the listener has passed; `forwarded` as in `Server`.
@@ -88,6 +92,7 @@ impl std::fmt::Display for ServerFailure {
         match self {
             ServerFailure::Closed => write!(out, "the server closed the connection"),
             ServerFailure::Broken(error) => write!(out, "the connection broke: {error}"),
+            ServerFailure::Unwanted => write!(out, "the client has left"),
             ServerFailure::TimedOut => write!(out, "the server did not answer in time"),
             ServerFailure::Protocol(error) => write!(out, "answered against MySQL's protocol: {error}"),
             ServerFailure::Refused(error) => {

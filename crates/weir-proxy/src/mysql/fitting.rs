@@ -2,6 +2,7 @@
 //! and the connection can answer what it asks about earlier statements.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use weir_balance::Role;
 use weir_io::clock;
@@ -14,10 +15,11 @@ use weir_stats::table::End;
 
 use super::acquire::{Attached, Whose, number};
 use super::attach::ServerError;
+use super::deposed::PrimaryAsked;
 use super::exchange::ServerFailure;
 use super::failure::{self, Refusal};
 use super::outcome::Outcome;
-use super::own::{self, NOTHING, Own, OwnAnswer};
+use super::own::{self, NOTHING, Own, OwnAnswer, Waiting};
 use super::prepared::StatementText;
 use super::room::RoomMade;
 use super::session::{Session, wanted_role};
@@ -160,7 +162,10 @@ impl Session {
             Err(failure) => {
                 let is_owned = self.keeps_connection();
                 let refusal = self.lose_connection(&failure);
-                Err(Some(refusal).filter(|_| is_owned))
+                match failure {
+                    ServerFailure::TimedOut if !is_owned => Ok(Err(Refusal::overtime(false))),
+                    _ => Err(Some(refusal).filter(|_| is_owned)),
+                }
             }
         }
     }
@@ -169,10 +174,21 @@ impl Session {
         &mut self,
         text: &Rc<StatementText>,
     ) -> Result<Result<u32, ServerError>, ServerFailure> {
-        let Some(attached) = &mut self.attached else { return Err(ServerFailure::Closed) };
-        self.deadline.set(own::until());
-        let (server, buffers) = (&mut attached.server, &self.worker.buffers);
-        let prepared = own::prepare(server, buffers, &self.deadline, text, &self.state).await;
+        let longest = self.slot.look().shared.config.timeout.statement;
+        let Session { attached, stream, slot, worker, deadline, state, .. } = &mut *self;
+        let Some(Attached { server, chosen, .. }) = attached else { return Err(ServerFailure::Closed) };
+        let begun = clock::now();
+        deadline.set(longest.map_or(Duration::MAX, |longest| begun + longest));
+        // Another session's lock on a table may hold it up.
+        let waiting = Waiting {
+            client: stream,
+            slot,
+            deadlines: &worker.deadlines,
+            deadline,
+            primary: PrimaryAsked::of(chosen, RoleWanted::AnyMember, begun),
+        };
+        let preparing = own::prepare(server, &worker.buffers, deadline, text, state);
+        let prepared = own::for_client(waiting, preparing).await;
         self.now = clock::now();
         self.take_told();
         prepared
@@ -311,7 +327,11 @@ impl Session {
     fn lose_connection(&mut self, failure: &ServerFailure) -> Refusal {
         if let Some(attached) = self.attached.take() {
             tracing::debug!(backend = attached.address(), %failure, "MySQL server lost");
-            attached.chosen.pool.shared.nudge.ask();
+            match failure {
+                // The server is at work on what nobody waits for.
+                ServerFailure::TimedOut | ServerFailure::Unwanted => self.abandon(attached),
+                _ => attached.chosen.pool.shared.nudge.ask(),
+            }
         }
         self.killable.note(None);
         let refusal = match (self.keeps_connection(), self.is_transaction_alone()) {

@@ -40,6 +40,7 @@ mod prepared;
 mod prepared_commands;
 mod read_only;
 mod read_your_writes;
+mod refused_write;
 mod reframe;
 mod relayed;
 mod report;

@@ -49,7 +49,7 @@ impl Outcome {
             return verdict.leaves;
         };
         match error.code {
-            _ if self.is_unread() => LeftBehind::NONE,
+            _ if self.is_unread(verdict) => LeftBehind::NONE,
             ER_CANT_CHANGE_TX_CHARACTERISTICS => {
                 verdict.leaves.without(LeftBehind::OF_SUCCESS.and(LeftBehind::NEXT_TRANSACTION))
             }
@@ -91,21 +91,23 @@ impl Outcome {
         let writes = verdict.kind == StatementKind::Write;
         self.insert_id != 0
             || verdict.leaves.has(LeftBehind::INSERT_ID)
-            || (self.error.is_some() && (writes || verdict.statements > 1) && !self.is_unread())
+            || (self.error.is_some() && (writes || verdict.statements > 1) && !self.is_unread(verdict))
     }
 
     /// Whether it has failed after stored code may have changed something that no answer has reported.
-    pub fn is_untold(&self, command: ClientCommand) -> bool {
+    pub fn is_untold(&self, command: ClientCommand, verdict: &StatementVerdict) -> bool {
         match (&self.error, command) {
-            (Some(_), ClientCommand::Query) => !self.is_unread(),
+            (Some(_), ClientCommand::Query) => !self.is_unread(verdict),
             (Some(error), ClientCommand::StmtExecute) => !NOT_BEGUN.contains(&error.code),
             _ => false,
         }
     }
 
-    /// Whether the text was a syntax error (`ER_PARSE_ERROR`), so that the server did nothing.
-    pub fn is_unread(&self) -> bool {
-        self.status.is_none() && self.error.as_ref().is_some_and(|error| error.code == ER_PARSE_ERROR)
+    /// Whether the text was a syntax error (`ER_PARSE_ERROR`), so that the server did nothing. A procedure
+    /// may end with the same error after it has taken locks and begun a transaction.
+    pub fn is_unread(&self, verdict: &StatementVerdict) -> bool {
+        let is_parse_error = self.error.as_ref().is_some_and(|error| error.code == ER_PARSE_ERROR);
+        is_parse_error && self.status.is_none() && verdict.runs_nothing_if_unparsed()
     }
 }
 

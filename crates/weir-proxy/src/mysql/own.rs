@@ -2,11 +2,15 @@
 //! prepare statements, or wait for GTIDs. Clients never see their answers, and none is sent while a client's
 //! statement is running.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 use weir_io::buffers::{Buffer, Buffers, SMALL};
 use weir_io::clock;
-use weir_io::deadline::Deadline;
+use weir_io::deadline::{Deadline, Deadlines};
+use weir_io::stream::{Sight, Stream};
 use weir_io::wait::{WaitError, receive, send_all};
 use weir_mysql::WireError;
 use weir_mysql::command::ClientCommand;
@@ -17,9 +21,11 @@ use weir_mysql::state::{StateStep, TrackedState, settled_sql, trackers_sql};
 use weir_mysql::value::{NULL, PayloadCursor};
 
 use super::attach::ServerError;
+use super::deposed::{LOOK, PrimaryAsked};
 use super::exchange::ServerFailure;
 use super::prepared::StatementText;
 use super::server::ServerConnection;
+use crate::slots::ListenerSlot;
 
 /// Most rows in an answer to one of Weir's own statements.
 const MOST_ROWS: usize = 16;
@@ -121,6 +127,51 @@ pub struct Settled {
     /// Whether its server has an `init_connect`. A server runs it for new connections only, neither after a
     /// reset nor after a change of user.
     pub has_init_connect: bool,
+}
+
+/// Runs one of Weir's own statements that may take as long as the client's statement would, for example
+/// because of a lock. It ends early if the client leaves, if its server was the primary and no longer is, and
+/// at the deadline of a drain.
+///
+/// # Errors
+/// Those of `asked`; [`ServerFailure::Unwanted`] if the client has left, [`ServerFailure::Deposed`].
+pub async fn for_client<T>(
+    waiting: Waiting<'_>,
+    asked: impl Future<Output = Result<T, ServerFailure>>,
+) -> Result<T, ServerFailure> {
+    let Waiting { client, slot, deadlines, deadline, primary } = waiting;
+    let (mut asked, mut look) = (pin!(asked), None);
+    poll_fn(|context| {
+        if let Some(until) = slot.draining_until() {
+            deadline.no_later_than(until);
+        }
+        if let Poll::Ready(answer) = asked.as_mut().poll(context) {
+            return Poll::Ready(answer);
+        }
+        if matches!(client.poll_present(context), Ok(Sight::Ended) | Err(_)) {
+            return Poll::Ready(Err(ServerFailure::Unwanted));
+        }
+        let is_new = look.is_none();
+        let look = look.get_or_insert_with(|| deadlines.register(context.waker().clone()));
+        if is_new || look.has_passed() {
+            if primary.is_some_and(|it| it.is_deposed()) {
+                return Poll::Ready(Err(ServerFailure::Deposed));
+            }
+            look.set(clock::now() + LOOK);
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// What [`for_client`] watches while a server is at work.
+pub struct Waiting<'a> {
+    pub client: &'a mut Stream,
+    pub slot: &'a ListenerSlot,
+    pub deadlines: &'a Rc<Deadlines>,
+    /// That of the statement.
+    pub deadline: &'a Deadline,
+    pub primary: Option<PrimaryAsked<'a>>,
 }
 
 /// Turns on the session trackers of a connection that was just logged in or reset, and reads its initial

@@ -88,6 +88,13 @@ struct KeptText {
     _charge: Option<Charge>,
 }
 
+/// The types of an execution's values as received, and their share of the memory budget.
+#[derive(Default)]
+pub struct KeptTypes {
+    pub bytes: Box<[u8]>,
+    pub charge: Option<Charge>,
+}
+
 /// A prepared statement of a session.
 pub struct ClientStatement {
     /// What is prepared on server connections for it.
@@ -97,9 +104,11 @@ pub struct ClientStatement {
     /// The verdict on its text, outside of transactions.
     pub verdict: StatementVerdict,
     /// The parameter types from the last execution that had any. A client omits them if they are unchanged.
-    pub types: Box<[u8]>,
+    pub types: KeptTypes,
     /// The types in the current execution, if they are different.
-    pub new_types: Option<Box<[u8]>>,
+    pub new_types: Option<KeptTypes>,
+    /// Bytes of the state that it was prepared in, unless another statement counts them.
+    pub state_bytes: usize,
     /// Its state on one connection only.
     pub bound: Bound,
     /// Whether a piece of a parameter was dropped because no server would prepare the statement at that time.
@@ -107,19 +116,19 @@ pub struct ClientStatement {
 }
 
 impl ClientStatement {
-    /// Bytes of its text and types.
+    /// Bytes of its text, types and state.
     fn held_bytes(&self) -> usize {
-        self.text.text().len() + self.types.len()
+        self.text.text().len() + self.types.bytes.len() + self.state_bytes
     }
 
     /// The verdict in a session with these facts. Names without a schema belong to the schema that it was
-    /// prepared in.
-    pub fn verdict_under(&self, facts: &SessionFacts) -> StatementVerdict {
+    /// prepared in. `is_hidden` is whether it names something with hidden code.
+    pub fn verdict_under(&self, facts: &SessionFacts, is_hidden: bool) -> StatementVerdict {
         let verdict = match self.text.state.is_in_own_schema() {
             true => self.verdict.among_own_tables(),
             false => self.verdict,
         };
-        verdict.under(facts)
+        if is_hidden { verdict.with_hidden_code(facts) } else { verdict.under(facts) }
     }
 
     /// From now on, does not share a server's prepared statement with other sessions.
@@ -157,8 +166,10 @@ pub struct ClientStatements {
     last: u32,
     /// The number of statements with something bound.
     bound: u32,
-    /// Bytes of the texts and types of all.
+    /// Bytes of the texts, types and states of all.
     held_bytes: usize,
+    /// The state in which the last one was prepared, which the next one probably shares.
+    last_state: Option<Rc<TrackedState>>,
 }
 
 impl ClientStatements {
@@ -177,7 +188,13 @@ impl ClientStatements {
         }
     }
 
-    /// Bytes of the texts and types of all statements.
+    /// Bytes of a state that a statement is prepared in; 0 if the statement before shares it.
+    pub fn state_bytes(&self, state: &Rc<TrackedState>) -> usize {
+        let is_shared = self.last_state.as_ref().is_some_and(|last| Rc::ptr_eq(last, state));
+        if is_shared { 0 } else { state.held_bytes() }
+    }
+
+    /// Bytes of the texts, types and states of all statements.
     pub fn held_bytes(&self) -> usize {
         self.held_bytes
     }
@@ -185,6 +202,7 @@ impl ClientStatements {
     /// Adds a statement under an id from [`Self::next_id`].
     pub fn insert(&mut self, id: u32, statement: ClientStatement) {
         self.held_bytes += statement.held_bytes();
+        self.last_state = Some(statement.text.state.clone());
         self.by_id.insert(id, statement);
     }
 
@@ -206,7 +224,7 @@ impl ClientStatements {
     pub fn keep_types(&mut self, id: u32, has_begun: bool) {
         let Some(statement) = self.by_id.get_mut(&id) else { return };
         if let Some(types) = statement.new_types.take().filter(|_| has_begun) {
-            self.held_bytes = self.held_bytes + types.len() - statement.types.len();
+            self.held_bytes = self.held_bytes + types.bytes.len() - statement.types.bytes.len();
             statement.types = types;
         }
     }
@@ -249,7 +267,7 @@ impl ClientStatements {
     /// Removes all statements.
     pub fn clear(&mut self) {
         self.by_id.clear();
-        (self.bound, self.held_bytes) = (0, 0);
+        (self.bound, self.held_bytes, self.last_state) = (0, 0, None);
     }
 }
 
@@ -385,8 +403,9 @@ mod tests {
             text: text("SELECT ?"),
             parameter_count: 1,
             verdict: classify(b"SELECT ?", &SessionFacts::default()),
-            types: Box::default(),
+            types: KeptTypes::default(),
             new_types: None,
+            state_bytes: 0,
             bound: Bound::NONE,
             has_lost_piece: false,
         }
@@ -452,7 +471,7 @@ mod tests {
         let text_bytes = b"SELECT ?".len();
         [1, 2].into_iter().for_each(|id| session.insert(id, statement()));
         for (types, held_bytes) in [(&b"\x08\0"[..], 2), (b"\xfd\0\x01x", 4), (b"", 0), (b"\x08\0", 2)] {
-            session.get_mut(1).unwrap().new_types = Some(types.into());
+            session.get_mut(1).unwrap().new_types = Some(KeptTypes { bytes: types.into(), charge: None });
             session.keep_types(1, true);
             assert_eq!(session.held_bytes(), 2 * text_bytes + held_bytes);
         }

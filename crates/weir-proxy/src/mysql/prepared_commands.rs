@@ -12,13 +12,14 @@ use weir_mysql::{
     BeyondReadOnly, LeftBehind, ReadsBack, Resend, RoleWanted, RouteReason, SessionFacts, StatementVerdict,
     TableUse, TransactionStep,
 };
+use weir_state::hidden;
 use weir_stats::table::End;
 
 use super::acquire::Attached;
 use super::attach::ServerError;
 use super::failure::{self, Refusal};
 use super::own;
-use super::prepared::{Bound, ClientStatement, MOST_OF_SESSION, StatementText};
+use super::prepared::{Bound, ClientStatement, KeptTypes, MOST_OF_SESSION, StatementText};
 use super::session::{Incoming, Session};
 use super::statement::{Attempted, Losses, Running};
 use super::upload::{Beginning, Source};
@@ -34,8 +35,9 @@ impl Session {
         let SessionFacts { dialect, is_in_own_schema, .. } = self.facts;
         let neutral = SessionFacts { dialect, is_in_own_schema, ..SessionFacts::default() };
         let verdict = self.judge(text, &incoming, &neutral);
+        let state_bytes = self.statements.state_bytes(&self.state);
         let text = match incoming.is_whole {
-            true => match self.charge_for_text(text.len()) {
+            true => match self.charge_to_prepare(text.len() + state_bytes) {
                 Ok(charge) => StatementText::new(text, self.state.clone(), Some(charge)),
                 Err(refusal) => return self.refuse_command(&incoming, refusal).await,
             },
@@ -76,8 +78,9 @@ impl Session {
                 text,
                 parameter_count: prepared.parameter_count,
                 verdict,
-                types: Box::default(),
+                types: KeptTypes::default(),
                 new_types: None,
+                state_bytes,
                 bound: Bound::NONE,
                 has_lost_piece: false,
             };
@@ -86,11 +89,15 @@ impl Session {
         Ok(())
     }
 
-    /// The memory for another statement with a text of this length, if the session may have so much.
-    fn charge_for_text(&self, text_bytes: usize) -> Result<Charge, Refusal> {
-        self.has_room_to_prepare(text_bytes)?;
-        let all_bytes = text_bytes + size_of::<StatementText>() + size_of::<ClientStatement>();
-        self.worker.buffers.charge(all_bytes as u64).ok_or_else(|| {
+    /// The memory for another statement with `held_bytes` of text and state, if the session may have so much.
+    fn charge_to_prepare(&self, held_bytes: usize) -> Result<Charge, Refusal> {
+        self.charge_for(held_bytes, size_of::<StatementText>() + size_of::<ClientStatement>())
+    }
+
+    /// The memory for `held_bytes`, which the session may have so many of, and for `more_bytes`.
+    fn charge_for(&self, held_bytes: usize, more_bytes: usize) -> Result<Charge, Refusal> {
+        self.has_room_to_prepare(held_bytes)?;
+        self.worker.buffers.charge((held_bytes + more_bytes) as u64).ok_or_else(|| {
             self.slot.look().shared.cells.of(self.worker.number).prepared_no_memory.increment();
             Refusal::no_memory_to_prepare()
         })
@@ -121,7 +128,7 @@ impl Session {
     ) -> Result<(Running<'static>, Box<Execution>), NotExecuted> {
         let id = statement_id(self.payload(incoming)).unwrap_or_default();
         self.statements.keep_apart(id);
-        let capabilities = self.kind.capabilities;
+        let (capabilities, is_hidden) = (self.kind.capabilities, self.has_hidden_code(id));
         let Some(statement) = self.statements.get_mut(id) else {
             return Err(NotExecuted::unread(Refusal::unknown_statement(id)));
         };
@@ -137,12 +144,12 @@ impl Session {
             let refusal = Refusal::not_known_any_more("a piece of a value");
             return Err(NotExecuted { id: Some(id), refusal });
         }
-        let lacks_types = parts.types_follow.is_some_and(|(_, follow)| !follow) && statement.types.is_empty();
+        let lacks_types = parts.types_follow.is_some_and(|(_, follow)| !follow) && statement.types.bytes.is_empty();
         if lacks_types {
             // Other sessions may have sent types for the server's shared statement of this text.
             statement.keep_apart();
         }
-        let (text, verdict) = (statement.text.clone(), statement.verdict_under(&self.facts));
+        let (text, verdict) = (statement.text.clone(), statement.verdict_under(&self.facts, is_hidden));
         let verdict = match parts.flags & ANY_CURSOR {
             0 if self.state.schema() == text.state.schema() || verdict.runs_no_stored_code() => verdict,
             // It goes to the primary, because the state that it leaves may bind the session to its
@@ -153,13 +160,17 @@ impl Session {
         let Some(front) = front_of(incoming, received, &parts, statement) else {
             return Err(NotExecuted::unread(Refusal::types_not_named()));
         };
-        if let Some(more_bytes) = statement.new_types.as_ref().map(|types| types.len())
-            && let Err(refusal) = self.has_room_to_prepare(more_bytes)
-        {
-            if let Some(statement) = self.statements.get_mut(id) {
-                statement.new_types = None;
+        if let Some(more_bytes) = statement.new_types.as_ref().map(|types| types.bytes.len()) {
+            let charged = self.charge_for(more_bytes, 0);
+            let types = self.statements.get_mut(id).map(|statement| &mut statement.new_types);
+            match (charged, types) {
+                (Ok(charge), Some(Some(types))) => types.charge = Some(charge),
+                (Ok(_), _) => {}
+                (Err(refusal), types) => {
+                    types.into_iter().for_each(|types| *types = None);
+                    return Err(NotExecuted::unread(refusal));
+                }
             }
-            return Err(NotExecuted::unread(refusal));
         }
         if std::mem::take(&mut self.has_lost_transaction) {
             let refusal = Refusal::of_server(failure::rolled_back());
@@ -174,6 +185,13 @@ impl Session {
             asks_cursor: parts.flags & ANY_CURSOR != 0,
         };
         Ok((running, Box::new(Execution { id, text, front, lacks_types })))
+    }
+
+    /// Whether a statement names a table or view with hidden code, which may have been found since it was
+    /// prepared.
+    #[inline]
+    fn has_hidden_code(&self, id: u32) -> bool {
+        hidden::is_any() && self.statements.get(id).is_some_and(|it| self.names_hidden_code(it.text.text()))
     }
 
     /// Runs an execution as it was read, or refuses it.
@@ -241,6 +259,7 @@ impl Session {
     pub async fn send_long_data(&mut self, incoming: Incoming) -> Result<(), End> {
         let id = statement_id(self.payload(&incoming)).unwrap_or_default();
         self.statements.keep_apart(id);
+        let is_hidden = self.has_hidden_code(id);
         let Some(statement) = self.statements.get_mut(id) else {
             // A server ignores pieces for an unknown statement.
             return if incoming.is_whole { self.drop_command(&incoming) } else { Err(End::BadRequest) };
@@ -249,10 +268,10 @@ impl Session {
             return self.drop_command(&incoming);
         }
         // What is bound to it would be left behind.
-        if statement.types.is_empty() && !statement.bound.is_any() {
+        if statement.types.bytes.is_empty() && !statement.bound.is_any() {
             statement.keep_apart();
         }
-        let (text, verdict) = (statement.text.clone(), statement.verdict_under(&self.facts));
+        let (text, verdict) = (statement.text.clone(), statement.verdict_under(&self.facts, is_hidden));
         let verdict = bound_to_its_connection(verdict, &self.facts);
         // The effects of the statement count when it is executed, after all pieces.
         let verdict = StatementVerdict {
@@ -351,6 +370,7 @@ impl Session {
         command: ClientCommand,
     ) -> Result<(), End> {
         let id = statement_id(self.payload(&incoming)).unwrap_or_default();
+        self.statements.keep_apart(id);
         let Some(statement) = self.statements.get_mut(id) else {
             let refusal = Refusal::unknown_statement(id);
             return self.refuse_command(&incoming, refusal).await;
@@ -452,13 +472,13 @@ fn front_of(
 ) -> Option<Front> {
     let mut front = Vec::with_capacity(USUAL_EXECUTION_BYTES);
     match parts.types_follow {
-        Some((flag_at, false)) if !statement.types.is_empty() => {
+        Some((flag_at, false)) if !statement.types.bytes.is_empty() => {
             front.extend_from_slice(received.get(..HEADER_BYTES + flag_at).unwrap_or_default());
             front.push(1);
-            front.extend_from_slice(&statement.types);
+            front.extend_from_slice(&statement.types.bytes);
             let own = incoming.header.payload_bytes as usize;
             let is_reframed = own == MAX_PAYLOAD_BYTES;
-            let grown = if is_reframed { own } else { own + statement.types.len() };
+            let grown = if is_reframed { own } else { own + statement.types.bytes.len() };
             if grown >= MAX_PAYLOAD_BYTES && !is_reframed {
                 return None;
             }
@@ -471,7 +491,8 @@ fn front_of(
         Some((_, true)) => {
             let payload = received.get(HEADER_BYTES..).unwrap_or_default();
             let types = payload.get(parts.types.clone()).unwrap_or_default();
-            statement.new_types = (*statement.types != *types).then(|| types.into());
+            statement.new_types = (*statement.types.bytes != *types)
+                .then(|| KeptTypes { bytes: types.into(), charge: None });
         }
         // If there never were any types, the server reports that.
         Some((_, false)) | None => {}

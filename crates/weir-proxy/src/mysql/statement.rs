@@ -10,12 +10,12 @@ use weir_mysql::capability::StatusFlags;
 use weir_mysql::command::ClientCommand;
 use weir_mysql::response::{DEFAULT_HEAD_BYTES, PreparedStatement};
 use weir_mysql::{
-    LeftBehind, OpenTransaction, ReadsBack, Resend, RoleWanted, RouteReason, SplitAccess, StatementKind,
+    LeftBehind, OpenTransaction, ReadsBack, RouteReason, SplitAccess, StatementKind,
     StatementVerdict, TransactionStep,
 };
 use weir_stats::table::{End, PIN_REASONS, STATEMENT_REASONS};
 
-use super::acquire::{Attached, take_role_off};
+use super::acquire::Attached;
 use super::attach::ServerError;
 use super::deposed::PrimaryAsked;
 use super::exchange::{Answered, Answering, ExchangeError, Forwarding, Rest};
@@ -73,6 +73,11 @@ impl Losses {
     pub fn add(&mut self) -> bool {
         self.count += 1;
         self.may_go_on()
+    }
+
+    /// Counts a server that has refused the statement.
+    pub fn add_refused(&mut self) {
+        (self.count, self.last) = (self.count + 1, None);
     }
 
     /// Counts a server, by name, that was lost while it ran the statement.
@@ -151,15 +156,14 @@ impl Session {
             }
             Box::pin(self.close_beyond_room()).await;
         }
-        if forwarded == 0 && self.is_to_be_sent_again(running, &outcome, before, losses) {
-            return Ok(Attempted::Again);
-        }
-        if forwarded == 0
-            && !is_done_with
-            && let Some(refusal) = self.roll_back_refused(running, &outcome)
-        {
-            self.refuse_command(&running.incoming, refusal).await?;
-            return Ok(Attempted::Answered(None));
+        if forwarded == 0 && Box::pin(self.takes_no_writes(running, &mut outcome)).await {
+            if self.is_to_be_sent_again(running, before, losses) {
+                return Ok(Attempted::Again);
+            }
+            if !is_done_with && let Some(refusal) = self.roll_back_refused(running, &outcome) {
+                self.refuse_command(&running.incoming, refusal).await?;
+                return Ok(Attempted::Answered(None));
+            }
         }
         let collation = outcome.opens_collation.then(|| self.named_collation(running));
         if !is_done_with {
@@ -264,7 +268,7 @@ impl Session {
         };
         let Answering { outcome, forwarded, received, .. } = answering;
         server.is_at_rest = answered.is_ok();
-        server.is_untold |= outcome.is_untold(*command);
+        server.is_untold |= outcome.is_untold(*command, verdict);
         *now = clock::now();
         if answered.is_ok() {
             chosen.observe_success(*now, now.saturating_sub(begun));
@@ -288,36 +292,6 @@ impl Session {
         Ok(())
     }
 
-    /// Whether a server has refused a write because it is read-only, without executing anything. Then the
-    /// statement goes to the primary, once there is one. What the server reported about its role takes effect
-    /// at once.
-    fn is_to_be_sent_again(
-        &mut self,
-        running: &Running<'_>,
-        outcome: &Outcome,
-        before: Before,
-        losses: &mut Losses,
-    ) -> bool {
-        let is_refused = outcome.error.as_ref().is_some_and(|error| error.is_read_only());
-        let Some(attached) = self.attached.as_ref().filter(|_| is_refused) else { return false };
-        if !attached.is_watched() || running.verdict.wants != RoleWanted::Primary {
-            return false;
-        }
-        take_role_off(&attached.chosen);
-        let cells = attached.chosen.pool.cells();
-        let is_alone = !before.is_in_transaction && !before.is_pinned;
-        let may_be = running.incoming.is_whole && running.verdict.resend != Resend::Never;
-        if !is_alone || !may_be || !losses.may_go_on() {
-            cells.failed.increment();
-            return false;
-        }
-        cells.moved.increment();
-        (losses.count, losses.last) = (losses.count + 1, None);
-        self.listener().shared.cells.of(self.worker.number).rerun_read_only.increment();
-        self.leave();
-        true
-    }
-
     /// Updates the session from an answer. Gives the connection back if it has no session state; returns how
     /// the session ends, if it does.
     fn settle(&mut self, running: &Running<'_>, outcome: &Outcome) -> Option<End> {
@@ -339,7 +313,7 @@ impl Session {
             self.status = StatusFlags(status.0 & StatusFlags::LASTING.0);
             self.told_status = self.status;
         }
-        let is_failed = outcome.error.is_some() && !outcome.is_unread();
+        let is_failed = outcome.error.is_some() && !outcome.is_unread(verdict);
         attached.server.note_tables(verdict, self.status, is_failed);
         let may_have_begun = is_failed
             && !self.status.has(StatusFlags::AUTOCOMMIT)

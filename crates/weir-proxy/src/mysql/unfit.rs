@@ -32,7 +32,7 @@ impl Unfit {
             Unfit::Attach(AttachError::Talk(error)) => {
                 !matches!(error, TalkError::NoMemory | TalkError::Shed)
             }
-            Unfit::Server(failure) => !matches!(failure, ServerFailure::Refused(_)),
+            Unfit::Server(failure) => !matches!(failure, ServerFailure::Refused(_) | ServerFailure::NoMemory),
             _ => false,
         }
     }

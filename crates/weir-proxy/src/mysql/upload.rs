@@ -156,7 +156,7 @@ impl<'a> Source<'a> {
                 held.compact();
                 held
             }
-            None => self.buffers.borrow(LARGE).ok_or_else(|| lost(ServerFailure::NoMemory))?,
+            None => self.buffers.borrow(LARGE).ok_or(ExchangeError::NoRoom)?,
         };
         let received = poll_fn(|context| match self.client.poll_receive(context, &mut buffer) {
             Poll::Ready(result) => Poll::Ready(result.map_err(WaitError::Broken)),
