@@ -80,6 +80,11 @@ pub fn use_backend(name: &str, reader: &mut Reader<'_>) -> Result<Became, String
     Ok(became)
 }
 
+/// `ignore-persist`, whose route is told of where its pool is known.
+pub fn ignored() -> Became {
+    Became::one(StepAct::Unstuck, "a condition of routes")
+}
+
 /// `use-server NAME`.
 pub fn use_server(name: &str) -> Result<Became, String> {
     if name.contains('%') {

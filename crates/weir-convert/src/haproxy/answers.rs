@@ -1,10 +1,13 @@
 //! Rules that answer: refusals, redirects, texts from the config.
 
+use super::actions::Became;
 use super::headers::{Act, Edit, Outcome, Side, outcome};
 use super::maps::Maps;
+use super::monitors;
 use super::output::{Keys, said};
 use super::rules::{Answer, StepAct};
 use super::samples::{Value, constant, format};
+use super::sections::Line;
 
 /// An answer, and what differs.
 pub type Told = (Answer, Vec<String>);
@@ -15,6 +18,32 @@ pub fn refusal(status: u16) -> Answer {
     table.set("status", status.to_string());
     let (body, fields) = (Keys::default(), Vec::new());
     Answer { key: "respond", table: table.inline(), status, body, fields, takes_page: true }
+}
+
+/// `monitor-uri`: 200.
+pub fn well(line: &Line) -> Result<Became, String> {
+    let when = Some(monitors::asked(line).ok_or("it names no path")?);
+    let mut table = Keys::default();
+    table.set("status", "200");
+    table.set("body", said("<html><body><h1>200 OK</h1>\nService ready.\n</body></html>\n"));
+    table.set("content_type", said("text/html"));
+    let (table, body, fields) = (table.inline(), Keys::default(), Vec::new());
+    let answer = Answer { key: "respond", table, status: 200, body, fields, takes_page: false };
+    Ok(Became {
+        acts: vec![StepAct::Answer(answer)],
+        what: "the first route, which answers 200".to_owned(),
+        notes: vec!["also with a query behind the path; such requests are in the log".to_owned()],
+        when,
+    })
+}
+
+/// `monitor fail`: 503, before the other one.
+pub fn unwell() -> Became {
+    Became {
+        acts: vec![StepAct::Unwell(refusal(503))],
+        what: "a route that answers 503 before that of `monitor-uri`".to_owned(),
+        ..Became::default()
+    }
 }
 
 /// `deny`, `tarpit`, `return` with their arguments. Those of a rule that refuses get the page of their status

@@ -1,17 +1,9 @@
 //! `ignore-persist`, `force-persist` and `option persist`: whether a client goes to the server that its
 //! cookie names.
 
-use super::actions::Became;
 use super::ledger::Ledger;
 use super::proxies::Proxy;
-use super::rules::StepAct;
 use super::sections::Line;
-
-/// `ignore-persist`, whose route is told of where its pool is known.
-pub fn ignored() -> Became {
-    let what = "a condition of routes".to_owned();
-    Became { acts: vec![StepAct::Unstuck], what, ..Became::default() }
-}
 
 /// What becomes of requests that go wherever the balance says.
 pub fn told(pool: &str, is_hidden: bool) -> String {

@@ -7,7 +7,7 @@ use super::ledger::Ledger;
 use super::output::Keys;
 use super::routes::listed;
 use super::sections::Line;
-use super::{actions, answers, monitors, persist, tracks};
+use super::{actions, answers, monitors, tracks};
 
 /// One rule.
 #[derive(Clone, Debug)]
@@ -191,9 +191,9 @@ impl Rules {
             return;
         }
         let acts = match line.word(0) {
-            "monitor-uri" => monitors::well(line),
-            "monitor" => Ok(monitors::unwell()),
-            "ignore-persist" => Ok(persist::ignored()),
+            "monitor-uri" => answers::well(line),
+            "monitor" => Ok(answers::unwell()),
+            "ignore-persist" => Ok(actions::ignored()),
             "redirect" => answers::redirect(&words[1..], reader.maps).map(actions::Became::answer),
             "block" => Ok(actions::Became::answer((answers::refusal(403), Vec::new()))),
             "use_backend" => actions::use_backend(line.word(1), reader),
