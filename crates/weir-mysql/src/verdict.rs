@@ -485,9 +485,8 @@ impl StatementVerdict {
         matches!(self.tables, TableUse::Unused) && !self.leaves.has(LeftBehind::ANYTHING)
     }
 
-    /// Whether a server that answers with a syntax error has run nothing. For a text that may run stored code,
-    /// or statements that are not in it, the error may be one of a text that they have prepared, or of a
-    /// SIGNAL.
+    /// Whether a server that answers with a syntax error has run nothing. The error may otherwise be one of a
+    /// text that stored code has prepared, or of a SIGNAL.
     pub fn runs_nothing_if_unparsed(&self) -> bool {
         let is_misspelt = self.kind == StatementKind::Unknown && self.own_reason != RouteReason::Unreadable;
         is_misspelt || self.runs_no_stored_code()

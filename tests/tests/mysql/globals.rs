@@ -80,7 +80,7 @@ fn each_login_gets_what_servers_run_for_new_sessions() {
         assert_eq!(client.does(asked).rows(), [["+02:00", "ab", "1"]]);
         client.quits();
     }
-    // What only a new connection gets, no tracker tells of. A session that was reset has lost it, and others not.
+    // What only a new connection gets, no tracker tells of. A session that was reset has lost it, others not.
     server.root().does("SET GLOBAL init_connect = 'SET max_join_size = 12345'");
     let log_in = || Client::log_in(weir.address("db"), &Login::of("app", "shop")).expect("app is let in");
     let (mut reset, mut other) = (log_in(), log_in());

@@ -403,8 +403,7 @@ fn statements_on_a_connection_that_is_idle_for_long_are_closed() {
     assert!(says(&executes(&mut client, statement), "again"));
 }
 
-/// Ends the connections on which statements of `app` are prepared, and begins a transaction of the client's on
-/// a new one.
+/// Ends the connections on which statements of `app` are prepared, and begins a transaction on a new one.
 fn is_on_another_connection(root: &mut Client, client: &mut Client) {
     let connections = root.does("SELECT id FROM information_schema.processlist WHERE user = 'app'").rows();
     for connection in connections {

@@ -39,7 +39,10 @@ fn a_syntax_error_in_a_procedure_leaves_no_lock_and_no_transaction_to_others() {
         }
         // It waits for the only connection, which would be free after a while if nothing were left on it.
         let waits = std::thread::spawn(move || {
-            (next.does("SELECT @s IS NULL, COUNT(*) FROM raised").rows(), next.does("DO RELEASE_LOCK('raised')"))
+            (
+                next.does("SELECT @s IS NULL, COUNT(*) FROM raised").rows(),
+                next.does("DO RELEASE_LOCK('raised')"),
+            )
         });
         std::thread::sleep(std::time::Duration::from_millis(500));
         first.quits();
@@ -50,7 +53,8 @@ fn a_syntax_error_in_a_procedure_leaves_no_lock_and_no_transaction_to_others() {
     }
     // A text with a mistake in it leaves nothing, and nothing keeps its session on a connection.
     let (mut first, mut next) = (log_in(), log_in());
-    for sql in ["SELEC 1", "SELECT id FORM raised WHERE", "INSERT INTO raised (id VALUES (1)", "CAL raises()"] {
+    for sql in ["SELEC 1", "SELECT id FORM raised WHERE", "INSERT INTO raised (id VALUES (1)", "CAL raises()"]
+    {
         assert_eq!(code_of(&mut first, sql), Some(SYNTAX), "{sql}");
         next.does("SELECT 1");
     }
@@ -103,7 +107,8 @@ fn what_follows_an_attribute_is_the_text_that_the_server_reads() {
     let login = Login { capabilities: ATTRIBUTES, ..Login::of("app", "shop") };
     for kind in [0x06_u8, 0x09, 0x0D] {
         // A server takes the first byte behind the name for the length of a text.
-        for hidden in ["xxxSELECT GET_LOCK('typed', 0) -- ", "\x0fxxxSELECT 1 -- SELECT GET_LOCK('typed', 0)"] {
+        for hidden in ["xxxSELECT GET_LOCK('typed', 0) -- ", "\x0fxxxSELECT 1 -- SELECT GET_LOCK('typed', 0)"]
+        {
             let mut client = Client::log_in(weir.address("db"), &login).expect("app is let in");
             let packet = [&[0x03, 1, 1, 0, 1, kind, 0, 1, b'a'][..], hidden.as_bytes()].concat();
             client.sends(&packet).expect("sent");

@@ -54,23 +54,12 @@ impl Session {
             }
             ExchangeError::NoRoom => {
                 self.abandon(attached);
-                if is_done_with {
-                    // It was reading a file, and waits for no answer before its end.
-                    self.stream.reset_on_close();
-                } else {
-                    self.refuse(sequence, Refusal::overload()).await.ok();
-                }
-                return Err(End::Overload);
+                return self.has_no_memory(sequence, !is_done_with).await;
             }
             ExchangeError::Server { failure: ServerFailure::NoMemory, forwarded } => {
                 self.abandon(attached);
-                // What changes something may have done so.
-                if forwarded || is_done_with || running.verdict.resend != Resend::Anywhere {
-                    self.stream.reset_on_close();
-                } else {
-                    self.refuse(sequence, Refusal::overload()).await.ok();
-                }
-                return Err(End::Overload);
+                let is_read = running.verdict.resend == Resend::Anywhere;
+                return self.has_no_memory(sequence, is_read && !forwarded && !is_done_with).await;
             }
             ExchangeError::Server { failure, forwarded } => (failure, forwarded),
         };
@@ -103,6 +92,17 @@ impl Session {
                 Err(End::BackendClosed)
             }
         }
+    }
+
+    /// Ends the session for want of memory. The client gets the error if it may be told: it waits for an
+    /// answer, has none of it, and nothing has changed.
+    async fn has_no_memory(&mut self, sequence: u8, may_be_told: bool) -> Result<Attempted, End> {
+        if may_be_told {
+            self.refuse(sequence, Refusal::overload()).await.ok();
+        } else {
+            self.stream.reset_on_close();
+        }
+        Err(End::Overload)
     }
 
     /// Handles a transaction that has ended with its connection. A ROLLBACK succeeds, as it does if the loss

@@ -144,7 +144,8 @@ impl Session {
             let refusal = Refusal::not_known_any_more("a piece of a value");
             return Err(NotExecuted { id: Some(id), refusal });
         }
-        let lacks_types = parts.types_follow.is_some_and(|(_, follow)| !follow) && statement.types.bytes.is_empty();
+        let lacks_types =
+            parts.types_follow.is_some_and(|(_, follow)| !follow) && statement.types.bytes.is_empty();
         if lacks_types {
             // Other sessions may have sent types for the server's shared statement of this text.
             statement.keep_apart();
@@ -491,8 +492,8 @@ fn front_of(
         Some((_, true)) => {
             let payload = received.get(HEADER_BYTES..).unwrap_or_default();
             let types = payload.get(parts.types.clone()).unwrap_or_default();
-            statement.new_types = (*statement.types.bytes != *types)
-                .then(|| KeptTypes { bytes: types.into(), charge: None });
+            statement.new_types =
+                (*statement.types.bytes != *types).then(|| KeptTypes { bytes: types.into(), charge: None });
         }
         // If there never were any types, the server reports that.
         Some((_, false)) | None => {}

@@ -1,7 +1,7 @@
 //! A statement that its server has refused because it takes no writes.
 
-use weir_mysql::{Resend, RoleWanted};
 use weir_io::clock;
+use weir_mysql::{Resend, RoleWanted};
 
 use super::acquire::take_role_off;
 use super::outcome::Outcome;
@@ -20,15 +20,15 @@ impl Session {
     /// server is asked: what it answers affects all sessions. One that cannot be asked any more is believed.
     pub async fn takes_no_writes(&mut self, running: &Running<'_>, outcome: &mut Outcome) -> bool {
         let is_said = outcome.error.as_ref().is_some_and(|error| error.is_read_only());
-        let Some(attached) = self.attached.as_mut().filter(|attached| is_said && attached.is_watched()) else {
+        let Some(attached) = self.attached.as_mut().filter(|attached| is_said && attached.is_watched())
+        else {
             return false;
         };
         if running.verdict.wants != RoleWanted::Primary && !attached.was_primary {
             return false;
         }
         self.deadline.set(own::until());
-        let answer =
-            own::ask(&mut attached.server, &self.worker.buffers, &self.deadline, IS_READ_ONLY).await;
+        let answer = own::ask(&mut attached.server, &self.worker.buffers, &self.deadline, IS_READ_ONLY).await;
         self.now = clock::now();
         outcome.is_replaced = true;
         match answer {

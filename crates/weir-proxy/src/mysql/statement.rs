@@ -10,8 +10,8 @@ use weir_mysql::capability::StatusFlags;
 use weir_mysql::command::ClientCommand;
 use weir_mysql::response::{DEFAULT_HEAD_BYTES, PreparedStatement};
 use weir_mysql::{
-    LeftBehind, OpenTransaction, ReadsBack, RouteReason, SplitAccess, StatementKind,
-    StatementVerdict, TransactionStep,
+    LeftBehind, OpenTransaction, ReadsBack, RouteReason, SplitAccess, StatementKind, StatementVerdict,
+    TransactionStep,
 };
 use weir_stats::table::{End, PIN_REASONS, STATEMENT_REASONS};
 
