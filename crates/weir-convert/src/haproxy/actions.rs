@@ -8,7 +8,7 @@ use super::headers::{Act, Outcome, Replaced, Side, outcome};
 use super::maps::Maps;
 use super::rewrites;
 use super::rules::StepAct;
-use super::samples::{Sample, Value, constant, format};
+use super::samples::{Value, constant, format};
 use super::sections::Line;
 
 /// What an action becomes.

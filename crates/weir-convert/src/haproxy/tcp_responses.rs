@@ -117,7 +117,7 @@ fn held_back(
         return lost(ledger, "no route can ask this of a response");
     }
     let is_whole = matches!(terms.as_slice(), [term] if term.is_always());
-    if proxy.is_tcp && !(is_whole && !when.differs_by_listener()) {
+    if proxy.is_tcp && (!is_whole || when.differs_by_listener()) {
         return lost(ledger, "routes of tcp hold back everything, or nothing");
     }
     let act = match (proxy.is_tcp, line.word(2)) {
