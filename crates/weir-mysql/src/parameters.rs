@@ -131,6 +131,15 @@ pub struct ExecuteParts {
     pub values: Range<usize>,
 }
 
+/// See [`ExecuteParts::without_types`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WithoutTypes {
+    /// That the packet is malformed.
+    Malformed,
+    /// That the arguments are wrong.
+    NotNamed,
+}
+
 /// Flags of COM_STMT_EXECUTE that ask for any kind of cursor.
 pub const ANY_CURSOR: u8 = 0x07;
 /// Flag of COM_STMT_EXECUTE: the number of values is given.
@@ -185,6 +194,24 @@ impl ExecuteParts {
         parts.types = types_at..cursor.position();
         parts.values = cursor.position()..payload.len();
         Ok(parts)
+    }
+
+    /// What a server says of an execution whose types were never named; `None` if all its values are NULL, so
+    /// that it needs none.
+    ///
+    /// Observed from mysqld 9.7.4: without types it reads each value behind a length, or what is left if that
+    /// is less, and misses the types only once that is done.
+    pub fn without_types(&self, payload: &[u8]) -> Option<WithoutTypes> {
+        let nulls = payload.get(self.nulls.clone()).unwrap_or_default();
+        let mut cursor = PayloadCursor::new(payload.get(self.values.clone()).unwrap_or_default());
+        let mut said = None;
+        for _ in (0..self.values_count).filter(|index| !is_null(nulls, *index)) {
+            said = Some(WithoutTypes::NotNamed);
+            let Ok(length) = cursor.integer() else { return Some(WithoutTypes::Malformed) };
+            let left = cursor.remaining().len();
+            cursor.bytes(usize::try_from(length).map_or(left, |length| length.min(left))).ok();
+        }
+        said
     }
 
     /// Appends the payload with `types` inserted if it has none, for a server that has not seen the types.
@@ -307,6 +334,29 @@ mod tests {
         let mut out = Vec::new();
         parts.write_with_types(&mut out, second, types).expect("both are whole");
         assert_eq!(out, b"\x17\x01\0\0\0\0\x01\0\0\0\x02\x01\x08\0\xfe\0\x06\0\0\0\0\0\0\0");
+    }
+
+    #[test]
+    fn what_a_server_says_of_values_without_types_depends_on_their_lengths() {
+        let said = |count: u16, nulls: u8, values: &[u8]| {
+            let payload = [b"\x17\x01\0\0\0\0\x01\0\0\0", &[nulls, 0][..], values].concat();
+            let parts = ExecuteParts::parse(&payload, count, Capabilities::NONE).expect("it is whole");
+            parts.without_types(&payload)
+        };
+        let (malformed, not_named) = (Some(WithoutTypes::Malformed), Some(WithoutTypes::NotNamed));
+        for (count, nulls, values, expected) in [
+            (1, 0, &b""[..], malformed),
+            (1, 0, b"\x01", not_named),
+            (1, 0, b"\x01x", not_named),
+            (1, 1, b"", None),
+            (2, 0, b"\x01", malformed),
+            (2, 0, b"\x01x", malformed),
+            (2, 0, b"\x01\0\0\0\0\0\0\0", not_named),
+            (2, 2, b"", malformed),
+            (2, 3, b"", None),
+        ] {
+            assert_eq!(said(count, nulls, values), expected, "{count} {nulls} {values:?}");
+        }
     }
 
     #[test]

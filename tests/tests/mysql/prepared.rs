@@ -285,11 +285,14 @@ fn an_execution_whose_types_were_never_said_is_told_so_also_where_its_statement_
     client.does("CREATE TABLE untyped (id INT PRIMARY KEY)");
     let statement = client.prepares("INSERT INTO untyped VALUES (?)");
     client.does("SET SESSION TRANSACTION READ ONLY");
-    let mut executes = |with_types| {
-        client.sends(&execution(statement, false, &[Value::Number(1)], with_types)).expect("sent");
+    let mut executes = |value, with_types| {
+        client.sends(&execution(statement, false, &[value], with_types)).expect("sent");
         client.receives(Asked::Results).expect("an answer").error().map(|(code, _)| code)
     };
-    assert_eq!([executes(false), executes(true), executes(false)], [Some(1210), Some(1792), Some(1792)]);
+    assert_eq!(executes(Value::Long, false), Some(1835));
+    assert_eq!(executes(Value::Null, false), Some(1792));
+    let codes = [false, true, false].map(|with_types| executes(Value::Number(1), with_types));
+    assert_eq!(codes, [Some(1210), Some(1792), Some(1792)]);
     client.does("SET SESSION TRANSACTION READ WRITE");
     client.does("DROP TABLE untyped");
 }

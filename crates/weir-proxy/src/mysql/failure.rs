@@ -7,14 +7,16 @@ use std::borrow::Cow;
 
 use weir_mysql::error_number::{
     ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION, ER_CLIENT_INTERACTION_TIMEOUT, ER_CLIENT_LOCAL_FILES_DISABLED,
-    ER_CON_COUNT_ERROR, ER_KILL_DENIED_ERROR, ER_LOCK_DEADLOCK, ER_MAX_PREPARED_STMT_COUNT_REACHED,
-    ER_NEED_REPREPARE, ER_NET_PACKET_TOO_LARGE, ER_NET_PACKETS_OUT_OF_ORDER, ER_NET_UNCOMPRESS_ERROR,
-    ER_NO_SUCH_THREAD, ER_OPTION_PREVENTS_STATEMENT, ER_OUTOFMEMORY, ER_QUERY_INTERRUPTED, ER_QUERY_TIMEOUT,
-    ER_READ_ONLY_MODE, ER_ROLE_NOT_GRANTED, ER_SERVER_SHUTDOWN, ER_STMT_HAS_NO_OPEN_CURSOR,
-    ER_UNKNOWN_COM_ERROR, ER_UNKNOWN_ERROR, ER_UNKNOWN_STMT_HANDLER, ER_WRONG_ARGUMENTS,
+    ER_CON_COUNT_ERROR, ER_KILL_DENIED_ERROR, ER_LOCK_DEADLOCK, ER_MALFORMED_PACKET,
+    ER_MAX_PREPARED_STMT_COUNT_REACHED, ER_NEED_REPREPARE, ER_NET_PACKET_TOO_LARGE,
+    ER_NET_PACKETS_OUT_OF_ORDER, ER_NET_UNCOMPRESS_ERROR, ER_NO_SUCH_THREAD, ER_OPTION_PREVENTS_STATEMENT,
+    ER_OUTOFMEMORY, ER_QUERY_INTERRUPTED, ER_QUERY_TIMEOUT, ER_READ_ONLY_MODE, ER_ROLE_NOT_GRANTED,
+    ER_SERVER_SHUTDOWN, ER_STMT_HAS_NO_OPEN_CURSOR, ER_UNKNOWN_COM_ERROR, ER_UNKNOWN_ERROR,
+    ER_UNKNOWN_STMT_HANDLER, ER_WRONG_ARGUMENTS,
 };
 use weir_mysql::outcome::GENERAL_STATE;
 use weir_mysql::packet::write_packet_with;
+use weir_mysql::parameters::WithoutTypes;
 use weir_mysql::{Resend, StatementKind, StatementVerdict, TransactionStep, in_wide_charset};
 use weir_stats::table::End;
 
@@ -183,9 +185,19 @@ impl Refusal {
     }
 
     /// The first execution of a statement has no types.
-    pub fn types_never_named() -> Refusal {
-        let message = "Incorrect arguments to mysqld_stmt_execute";
-        Refusal::goes_on(ER_WRONG_ARGUMENTS, &GENERAL_STATE, message)
+    pub fn types_never_named(without: WithoutTypes) -> Refusal {
+        match without {
+            WithoutTypes::Malformed => Refusal::malformed(),
+            WithoutTypes::NotNamed => {
+                let message = "Incorrect arguments to mysqld_stmt_execute";
+                Refusal::goes_on(ER_WRONG_ARGUMENTS, &GENERAL_STATE, message)
+            }
+        }
+    }
+
+    /// A command is shorter than it says.
+    pub fn malformed() -> Refusal {
+        Refusal::goes_on(ER_MALFORMED_PACKET, &GENERAL_STATE, "Malformed communication packet.")
     }
 
     /// A connection with session state is gone.

@@ -5,9 +5,8 @@ use std::rc::Rc;
 use weir_io::buffers::Charge;
 use weir_io::wait::send_all;
 use weir_mysql::command::{ClientCommand, STATEMENT_ID, set_statement_id, statement_id};
-use weir_mysql::error_number::ER_MALFORMED_PACKET;
 use weir_mysql::packet::{HEADER_BYTES, MAX_PAYLOAD_BYTES, PacketHeader};
-use weir_mysql::parameters::{ANY_CURSOR, ExecuteParts};
+use weir_mysql::parameters::{ANY_CURSOR, ExecuteParts, WithoutTypes};
 use weir_mysql::{
     BeyondReadOnly, LeftBehind, ReadsBack, Resend, RoleWanted, RouteReason, SessionFacts, StatementVerdict,
     TableUse, TransactionStep,
@@ -16,7 +15,6 @@ use weir_state::hidden;
 use weir_stats::table::End;
 
 use super::acquire::Attached;
-use super::attach::ServerError;
 use super::failure::{self, Refusal};
 use super::own;
 use super::prepared::{Bound, ClientStatement, KeptTypes, MOST_OF_SESSION, StatementText};
@@ -137,8 +135,7 @@ impl Session {
         let payload =
             received.get(HEADER_BYTES..incoming.packet_bytes().min(received.len())).unwrap_or_default();
         let Ok(parts) = ExecuteParts::parse(payload, parameter_count, capabilities) else {
-            let error = ServerError::new(ER_MALFORMED_PACKET, *b"HY000", "Malformed communication packet");
-            return Err(NotExecuted::unread(Refusal::of_server(error)));
+            return Err(NotExecuted::unread(Refusal::malformed()));
         };
         if std::mem::take(&mut statement.has_lost_piece) {
             let refusal = Refusal::not_known_any_more("a piece of a value");
@@ -146,6 +143,7 @@ impl Session {
         }
         let lacks_types =
             parts.types_follow.is_some_and(|(_, follow)| !follow) && statement.types.bytes.is_empty();
+        let without_types = if lacks_types { parts.without_types(payload) } else { None };
         if lacks_types {
             // Other sessions may have sent types for the server's shared statement of this text.
             statement.keep_apart();
@@ -185,7 +183,7 @@ impl Session {
             executes: Some(id),
             asks_cursor: parts.flags & ANY_CURSOR != 0,
         };
-        Ok((running, Box::new(Execution { id, text, front, lacks_types })))
+        Ok((running, Box::new(Execution { id, text, front, without_types })))
     }
 
     /// Whether a statement names a table or view with hidden code, which may have been found since it was
@@ -208,7 +206,7 @@ impl Session {
             }
             Err(NotExecuted { id: None, refusal }) => return self.refuse_command(&incoming, refusal).await,
         };
-        let Execution { id, text, mut front, lacks_types } = *execution;
+        let Execution { id, text, mut front, without_types } = *execution;
         if running.verdict.kill.is_some()
             && let Some(done) = Box::pin(self.kill_by_execution(incoming, id, &running.verdict)).await
         {
@@ -230,10 +228,11 @@ impl Session {
             let on_server = match self.prepared_on_attached(&text).await {
                 Ok(Ok(on_server)) => on_server,
                 // A server reports missing types before it checks the statement again.
-                Ok(Err(_)) if lacks_types => {
-                    return self.refuse_execution(incoming, id, Refusal::types_never_named()).await;
+                Ok(Err(refusal)) => {
+                    let refusal = without_types.map_or(refusal, Refusal::types_never_named);
+                    return self.refuse_execution(incoming, id, refusal).await;
                 }
-                Ok(Err(refusal)) | Err(Some(refusal)) => {
+                Err(Some(refusal)) => {
                     return self.refuse_execution(incoming, id, refusal).await;
                 }
                 Err(None) if losses.add() => continue,
@@ -410,8 +409,8 @@ pub struct Execution {
     id: u32,
     pub text: Rc<StatementText>,
     pub front: Front,
-    /// Whether neither this execution nor one before has named the types of its values.
-    lacks_types: bool,
+    /// What a server says if neither this execution nor one before has named the types of its values.
+    without_types: Option<WithoutTypes>,
 }
 
 /// Why an execution is refused before any server is asked.
