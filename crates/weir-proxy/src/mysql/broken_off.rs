@@ -54,12 +54,14 @@ impl Session {
             }
             ExchangeError::NoRoom => {
                 self.abandon(attached);
-                return self.has_no_memory(sequence, !is_done_with).await;
+                // A client that is sending a file waits for no answer before its end.
+                let is_file = is_done_with && running.incoming.is_whole;
+                return self.has_no_memory(sequence, !is_file).await;
             }
             ExchangeError::Server { failure: ServerFailure::NoMemory, forwarded } => {
                 self.abandon(attached);
                 let is_read = running.verdict.resend == Resend::Anywhere;
-                return self.has_no_memory(sequence, is_read && !forwarded && !is_done_with).await;
+                return self.has_no_memory(sequence, is_read && !forwarded).await;
             }
             ExchangeError::Server { failure, forwarded } => (failure, forwarded),
         };

@@ -162,7 +162,9 @@ impl Session {
             Err(failure) => {
                 let is_owned = self.keeps_connection();
                 let refusal = self.lose_connection(&failure);
+                let is_over = self.slot.draining_until().is_some_and(|until| until <= self.now);
                 match failure {
+                    ServerFailure::TimedOut if is_over => Ok(Err(Refusal::draining())),
                     ServerFailure::TimedOut if !is_owned => Ok(Err(Refusal::overtime(false))),
                     _ => Err(Some(refusal).filter(|_| is_owned)),
                 }
