@@ -238,3 +238,51 @@ fn a_login_that_no_server_takes_is_tried_as_often_as_the_pool_says() {
         assert_eq!(weir.metric("weir_retries_total", &[("pool", "dead")]), 2.0, "{access}");
     }
 }
+
+/// Nobody knows whether a write was carried out whose answer there is no buffer for.
+#[test]
+fn without_memory_for_its_answer_a_read_is_told_so_and_a_write_is_not_said_to_have_failed() {
+    let server = Mysqld::start("no-memory", "");
+    let config = format!(
+        "{}[listener.web]\nbind = \"@web\"\ntimeout = {{ header = \"10m\" }}\n",
+        ONE_CONNECTION
+            .replace("workers = 1", "workers = 1\nmemory = \"16MiB\"\nmemory_share_per_client = 1.0")
+            .replace("max_connections = 1", "max_connections = 4")
+    );
+    let weir = Setup::of(&config).with("server", server.address).start();
+    let mut root = server.root();
+    root.does("CREATE TABLE shop.awaited (id INT)");
+    // Each half of a head has a buffer.
+    let half = format!("GET / HTTP/1.1\r\nhost: a\r\nx-a: {}", "y".repeat(12_000));
+    let refused = |weir: &Weir| weir.metric("weir_rejected_total", &[("reason", "memory")]);
+    let mut halves = Vec::new();
+    let mut answer_without_memory = |sql: &str| {
+        let mut client = Client::log_in(weir.address("db"), &Login::of("app", "shop")).expect("let in");
+        root.does("LOCK TABLES shop.awaited WRITE");
+        client.sends(&query(sql)).expect("sent");
+        until("it waits at the server", || {
+            let waiting = "SELECT COUNT(*) FROM information_schema.processlist \
+                           WHERE user = 'app' AND state LIKE 'Waiting for table%'";
+            (root.does(waiting).value() == "1").then_some(())
+        });
+        let before = refused(&weir);
+        while refused(&weir) == before {
+            assert!(halves.len() < 2000, "{} halves wait, and nobody is refused", halves.len());
+            let mut half_asked = weir.client("web");
+            let _ = half_asked.tries_to_send(&half);
+            halves.push(half_asked);
+        }
+        root.does("UNLOCK TABLES");
+        let answer = client.receives(Asked::Results);
+        halves.clear();
+        until("there is memory again", || {
+            Client::log_in(weir.address("db"), &Login::of("app", "shop")).is_ok().then_some(())
+        });
+        answer
+    };
+    let read = answer_without_memory("SELECT COUNT(*) FROM awaited").expect("an answer");
+    assert_eq!(read.error().map(|(code, _)| code), Some(1037), "{read}");
+    let written = answer_without_memory("INSERT INTO awaited VALUES (1)");
+    assert!(written.is_err(), "{written:?}");
+    assert_eq!(root.does("SELECT COUNT(*) FROM shop.awaited").value(), "1");
+}
