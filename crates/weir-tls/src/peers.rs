@@ -71,8 +71,8 @@ impl PeerKeys {
         match &config.tls {
             None => Ok(derived),
             Some(tls) => {
-                let Certified { keys, own, lists } = certified::load(tls)?;
-                Ok(PeerKeys { seed: derived.seed, own: Some(own), lists, ..keys })
+                let Certified { server, client, trust, own, lists } = certified::load(tls)?;
+                Ok(PeerKeys { seed: derived.seed, server, client, trust, own: Some(own), lists })
             }
         }
     }

@@ -71,18 +71,16 @@ impl Pool {
             if !is_tcp {
                 keys.set("fallback_pool", said(&self.name));
             }
-            self.singles.push(Pool {
-                name: name.clone(),
-                backends: vec![backend],
-                keys,
-                health: self.health.clone(),
-                tls: self.tls.clone(),
-                servers: Vec::new(),
-                singles: Vec::new(),
-                unstuck: None,
-            });
+            self.singles.push(self.beside(&name, vec![backend], keys));
         }
         Ok(Some((name, note)))
+    }
+
+    /// A pool with these servers that asks and encrypts as this one does.
+    fn beside(&self, name: &str, backends: Vec<String>, keys: Keys) -> Pool {
+        let (health, tls) = (self.health.clone(), self.tls.clone());
+        let (servers, singles) = (Vec::new(), Vec::new());
+        Pool { name: name.to_owned(), backends, keys, health, tls, servers, singles, unstuck: None }
     }
 
     /// The pool of the same servers without the cookie, and what differs; `None` if it has none. `names` are
@@ -99,16 +97,7 @@ impl Pool {
         if self.unstuck.is_none() {
             let mut keys = self.keys.clone();
             keys.remove("sticky");
-            self.unstuck = Some(Box::new(Pool {
-                name: name.clone(),
-                backends: self.backends.clone(),
-                keys,
-                health: self.health.clone(),
-                tls: self.tls.clone(),
-                servers: Vec::new(),
-                singles: Vec::new(),
-                unstuck: None,
-            }));
+            self.unstuck = Some(Box::new(self.beside(&name, self.backends.clone(), keys)));
         }
         Some((name, note))
     }

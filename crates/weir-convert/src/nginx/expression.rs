@@ -238,18 +238,7 @@ impl Translator<'_> {
     }
 
     fn is_in_group(&self) -> bool {
-        let mut open = 0;
-        let mut escaped = false;
-        for c in self.out.chars() {
-            match c {
-                _ if escaped => escaped = false,
-                '\\' => escaped = true,
-                '(' => open += 1,
-                ')' => open -= 1,
-                _ => {}
-            }
-        }
-        open != 0
+        parentheses(&self.out).map(|(_, c)| if c == '(' { 1 } else { -1 }).sum::<i32>() != 0
     }
 }
 
@@ -261,27 +250,30 @@ fn is_repetition(after: &str) -> bool {
     !least.is_empty() && digits(least) && digits(most)
 }
 
-/// The place of the `)` that closes the group at the beginning.
-fn closing(text: &str) -> Option<usize> {
-    let (mut open, mut in_class, mut escaped) = (0, false, false);
-    for (at, c) in text.char_indices() {
+/// The parentheses that are not escaped and stand in no class, with their places.
+pub fn parentheses(text: &str) -> impl Iterator<Item = (usize, char)> {
+    let (mut in_class, mut escaped) = (false, false);
+    text.char_indices().filter(move |(_, c)| {
         match c {
             _ if escaped => escaped = false,
             '\\' => escaped = true,
             ']' => in_class = false,
             _ if in_class => {}
             '[' => in_class = true,
-            '(' => open += 1,
-            ')' => {
-                open -= 1;
-                if open == 0 {
-                    return Some(at);
-                }
-            }
+            '(' | ')' => return true,
             _ => {}
         }
-    }
-    None
+        false
+    })
+}
+
+/// The place of the `)` that closes the group at the beginning.
+fn closing(text: &str) -> Option<usize> {
+    let mut open = 0;
+    parentheses(text).find_map(|(at, c)| {
+        open += if c == '(' { 1 } else { -1 };
+        (open == 0).then_some(at)
+    })
 }
 
 /// An expression for texts that begin with none of these literals, which are separated by `|`.

@@ -4,7 +4,7 @@
 use weir_config::quoted;
 
 use super::conversion::Conversion;
-use super::expression::{Compared, literal, translate};
+use super::expression::{Compared, literal, parentheses, translate};
 use super::locations::{LocationKind, PlacedLocation, encoded};
 use super::request_test::toml_key;
 use super::route::NewRoute;
@@ -195,22 +195,12 @@ fn one_slash(expression: &str, to: &str) -> String {
         None => (to.strip_prefix('$').unwrap_or_default(), "(/"),
     };
     let Some(number) = rest.chars().next().and_then(|c| c.to_digit(10)) else { return expression.to_owned() };
-    let (mut count, mut in_class, mut escaped) = (0, false, false);
-    for (at, c) in expression.char_indices() {
-        match c {
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            ']' => in_class = false,
-            _ if in_class => {}
-            '[' => in_class = true,
-            '(' if !expression[at..].starts_with("(?") => {
-                count += 1;
-                if count == number && expression[at..].starts_with(begins) {
-                    return format!("{}/*{}", &expression[..at], &expression[at..]);
-                }
-            }
-            _ => {}
-        }
+    let groups = parentheses(expression).filter(|(at, c)| *c == '(' && !expression[*at..].starts_with("(?"));
+    let Some((at, _)) = groups.zip(1..).find(|(_, count)| *count == number).map(|(group, _)| group) else {
+        return expression.to_owned();
+    };
+    if expression[at..].starts_with(begins) {
+        return format!("{}/*{}", &expression[..at], &expression[at..]);
     }
     expression.to_owned()
 }

@@ -15,16 +15,17 @@ use rustls::version::TLS13;
 use rustls::{ClientConfig, DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme};
 use weir_config::{CipherPolicy, PeersTls};
 
-use super::{ALPN, PeerKeys, no_tls12};
+use super::{ALPN, no_tls12};
 use crate::certificate::Facts;
 use crate::files::{self, LoadError};
 use crate::revocations::{ListFacts, Revocations};
 use crate::{provider, server};
 
-/// What certificates give.
+/// What certificates give; as in [`PeerKeys`](super::PeerKeys).
 pub(super) struct Certified {
-    /// For connections. The seed is not theirs to give, and the facts stand beside them.
-    pub keys: PeerKeys,
+    pub server: Arc<ServerConfig>,
+    pub client: Arc<ClientConfig>,
+    pub trust: [u8; 32],
     /// Facts about this Weir's own certificate.
     pub own: Facts,
     /// The revocation lists.
@@ -91,8 +92,7 @@ pub(super) fn load(config: &PeersTls) -> Result<Certified, LoadError> {
     let mut bytes = [0; 32];
     bytes.copy_from_slice(trust.finish().as_ref());
     let (server, client) = (Arc::new(server), Arc::new(client));
-    let keys = PeerKeys { seed: [0; 2], server, client, trust: bytes, own: None, lists: Vec::new() };
-    Ok(Certified { keys, own, lists: revoked.facts })
+    Ok(Certified { server, client, trust: bytes, own, lists: revoked.facts })
 }
 
 /// Accepts whose certificate comes from the authority and is for the name of all Weirs.
